@@ -29,6 +29,7 @@ import pyarrow as pa
 from tidings import __version__
 from tidings.lab import EXPERIMENTS, Experiment, find, report, run
 from tidings.lab.results import read, write
+from tidings.lab.sweep import processor_s
 
 ROOT = Path(__file__).parent.parent
 FIGURES, PAGES = ROOT / "figures", ROOT / "docs" / "papers"
@@ -50,13 +51,18 @@ def _within(experiment: Experiment, seconds_max: float) -> Experiment:
     return replace(experiment, seeds=max(SEEDS_MIN, seeds) if experiment.seeds >= SEEDS_MIN else experiment.seeds)
 
 
-def measured_by(experiments: list[Experiment], *, quick: bool) -> dict[str, dict[str, Any]]:
-    """For each figure with what it was measured, and how: what a reader needs to repeat it."""
-    commit = subprocess.run(
+def this_commit() -> str:
+    ran = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False
     )
-    made = {"version": __version__, "commit": commit.stdout.strip() or "unknown", "quick": quick}
-    return {each.name: {**made, "runs": each.seeds} for each in experiments}
+    return ran.stdout.strip() or "unknown"
+
+
+def measured_by(experiments: list[Experiment], points: Path, *, commit: str, quick: bool) -> dict[str, dict[str, Any]]:
+    """For each figure with what it was measured, and how: what a reader needs to repeat it."""
+    made = {"version": __version__, "commit": commit, "quick": quick}
+    took = {each.name: round(processor_s(each, points), 1) for each in experiments}
+    return {each.name: {**made, "runs": each.seeds, "processor_s": took[each.name]} for each in experiments}
 
 
 def publish(experiments: list[Experiment], work: Path, made: dict[str, dict[str, Any]]) -> None:
@@ -119,8 +125,9 @@ def _runs(name: str, made: dict[str, Any]) -> str:
     whole = next((each.seeds for each in EXPERIMENTS if each.name == name), how["runs"])
     runs = f"{how['runs']} runs of each point" + ("" if how["runs"] >= whole else f" ({whole} at full size)")
     quick = ", the quick form" if how["quick"] else ""
+    took = f", {how['processor_s']:,.0f} s of processor time" if "processor_s" in how else ""
     note = f"; {how['note']}" if "note" in how else ""
-    return _wrapped(f"Tidings {how['version']} at commit {how['commit']}{quick}: {runs}{note}.")
+    return _wrapped(f"Tidings {how['version']} at commit {how['commit']}{quick}: {runs}{took}{note}.")
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -145,11 +152,21 @@ def main() -> None:
     given = parser.parse_args()
     if not given.text_only:
         experiments = chosen(given.only, given.seconds_max, quick=given.quick)
-        made = measured_by(experiments, quick=given.quick)
+        commit = this_commit()  # Before hours in which another may be made.
         run(experiments, given.work, master=given.master, progress=_progress)
+        made = measured_by(experiments, given.work / "points", commit=commit, quick=given.quick)
+        _tell_times(made)
         publish(experiments, given.work, made)
         draw_and_judge()
     write_pages()
+
+
+def _tell_times(made: dict[str, dict[str, Any]]) -> None:
+    """What took how long, the dearest first."""
+    by_name = sorted(((how["processor_s"], name) for name, how in made.items()), reverse=True)
+    for seconds, name in by_name:
+        print(f"{seconds:8,.1f} s of processor time  {name}")
+    print(f"{sum(seconds for seconds, _ in by_name):8,.1f} s altogether")
 
 
 def _progress(done: int, total: int) -> None:

@@ -368,6 +368,9 @@ _CONDITIONS = (
     "interested nodes (here 100) nor its tree; a sender is told at once that a node is gone, except in silent crashes; "
     "messages of subscriptions are counted with those of events only in figure total"
 )
+_CONDITIONS_10X = _CONDITIONS.replace("the paper's 1000 nodes", "ten times the paper's 1000 nodes").replace(
+    "100)", "50)"
+)
 _experiment = partial(Experiment, paper="irbr", check=check, cost=cost, conditions=_CONDITIONS)
 _of_loss = partial(_experiment, measure=measure_loss, x=_FAILED, y=_LOST)
 _of_messages = partial(_experiment, measure=measure_messages, x=_INTERESTED, y=_MESSAGES)
@@ -474,6 +477,7 @@ EXPERIMENTS = (
         stays={"node_count": 10_000, "interested": 50, "failure_sets": 3},
         seeds=3,
         quick_seeds=1,
+        conditions=_CONDITIONS_10X,
         claims=(
             Claim(
                 "beyond the paper: nothing is lost at ten times the size (R2)",
@@ -489,6 +493,7 @@ EXPERIMENTS = (
         stays={"node_count": 10_000, "events": 10},
         seeds=3,
         quick_seeds=1,
+        conditions=_CONDITIONS_10X,
         claims=(
             Claim(
                 "beyond the paper: as many messages as interested nodes at ten times the size",

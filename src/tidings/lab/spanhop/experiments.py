@@ -293,8 +293,8 @@ def _hops_are_equal(results: Results) -> Finding:
 
 def _tables_are_small(results: Results) -> Finding:
     lines = [line for line in results.series() if line.startswith((TABLES_MEAN, TABLES_MOST))]
-    shown = "; ".join(f"{line} {max(results.mean(line, x) for x in results.xs(line)):.2f}" for line in lines)
-    most = max(results.mean(line, x) for line in lines for x in results.xs(line))
+    shown = "; ".join(f"{line} {max(results.ys(line)):.2f}" for line in lines)
+    most = max(max(results.ys(line)) for line in lines)
     why = (
         "6dc is right for 2d neighbours of three items at each of c levels; zones of unequal size have more neighbours"
     )
@@ -316,8 +316,8 @@ def _records(results: Results, most: str, beyond: str, why: str, but: str = "(no
     lines = [line for line in results.series() if line.startswith((most, beyond)) and not line.startswith(thinned)]
     if not lines:
         raise NotMeasured("records of coordinates were not measured")
-    shown = "; ".join(f"{line} {max(results.mean(line, x) for x in results.xs(line)):.1f}" for line in lines)
-    share = max(results.mean(line, x) for line in lines if line.startswith(most) for x in results.xs(line))
+    shown = "; ".join(f"{line} {max(results.ys(line)):.1f}" for line in lines)
+    share = max(max(results.ys(line)) for line in lines if line.startswith(most))
     return Finding(shown, judged(share, holds=lambda share: share <= 1), why)
 
 
@@ -437,7 +437,7 @@ EXPERIMENTS = (
         measure=measure_storage,
         x=_BROKERS,
         y=PlotAxis("over what the paper says; percent", log=True),
-        varies={"network": (BALANCED, RANDOM), "spread": tuple(SPREADS), "brokers": (256, 1024, 4096)},
+        varies={"network": (BALANCED, RANDOM, EVEN), "spread": tuple(SPREADS), "brokers": (256, 1024, 4096)},
         stays={"axes": 2, "m": 4},
         seeds=5,
         quick_seeds=2,
