@@ -15,6 +15,8 @@ import json
 import textwrap
 from pathlib import Path
 
+from benchmarks.paper_figures import this_commit
+from tidings import __version__
 from tidings.lab import SCENARIOS, OverlayCost, Recommendation, compare, recommend
 from tidings.overlay import NAMES
 
@@ -36,14 +38,17 @@ def measure() -> Costs:
     return {name: compare(workload, NAMES, seeds=1) for name, (_, workload) in SCENARIOS.items()}
 
 
-def write(costs: Costs) -> None:
+def write(costs: Costs, commit: str) -> None:
     rows = {name: [dataclasses.asdict(each) for each in some] for name, some in costs.items()}
-    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    made = {"version": __version__, "commit": commit, "scenarios": rows}
+    RESULT.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
-def stored() -> Costs:
-    rows = json.loads(RESULT.read_text(encoding="utf-8"))
-    return {name: [OverlayCost(**each) for each in some] for name, some in rows.items()}
+def stored() -> tuple[Costs, str]:
+    """What was measured, and of which version it is."""
+    made = json.loads(RESULT.read_text(encoding="utf-8"))
+    costs = {name: [OverlayCost(**each) for each in some] for name, some in made["scenarios"].items()}
+    return costs, f"Tidings {made['version']} at commit {made['commit']}"
 
 
 def best(costs: Costs, name: str, rates: tuple[float, float]) -> Recommendation | None:
@@ -52,7 +57,7 @@ def best(costs: Costs, name: str, rates: tuple[float, float]) -> Recommendation 
     return recommend(costs[name], brokers, events_per_s=events, subscriptions_per_s=subscriptions)
 
 
-def text(costs: Costs) -> str:
+def text(costs: Costs, version: str) -> str:
     """Everything below the line: recommendations, then all numbers."""
     heads = " | ".join(f"{events:g} events/s" for events, _ in RATES)
     lines = ["## Recommended", ""]
@@ -61,7 +66,7 @@ def text(costs: Costs) -> str:
         cells = " | ".join(_cell(best(costs, name, rates)) for rates in RATES)
         lines.append(f"| {name} | {cells} |")
     said = (
-        "Each cell: the overlay that loses nothing and takes the fewest messages, how many a broker sends in a second, "
+        f"Measured with {version}. Each cell: the overlay that loses nothing and takes the fewest messages, how many a broker sends in a second, "
         f"and the next. Subscriptions come at {', '.join(f'{each:g}' for _, each in RATES)} a second."
     )
     lines += ["", textwrap.fill(said, 118), "", "![messages a broker sends in a second](../figures/which-overlay.svg)"]
@@ -128,11 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.which_overlay")
     parser.add_argument("--text-only", action="store_true")
     if not parser.parse_args().text_only:
-        write(measure())
-    costs = stored()
+        commit = this_commit()
+        write(measure(), commit)
+    costs, version = stored()
     draw(costs)
     above = PAGE.read_text(encoding="utf-8").split(MARK)[0]
-    PAGE.write_text(f"{above}{MARK}\n\n{text(costs)}", encoding="utf-8")
+    PAGE.write_text(f"{above}{MARK}\n\n{text(costs, version)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import paper_figures
+from benchmarks import paper_figures, which_overlay
 from benchmarks.paper_figures import FIGURES, MEASURED, PAGES
 from tidings.lab import EXPERIMENTS
 
@@ -24,6 +24,25 @@ def test_every_claim_of_every_experiment_is_judged_in_the_stored_results() -> No
     claims = json.loads((FIGURES / "claims.json").read_text(encoding="utf-8"))
     judged = {(row["paper"], row["figure"], row["claim"]) for row in claims}
     assert judged == {(each.paper, each.figure, claim.says) for each in EXPERIMENTS for claim in each.claims}
+
+
+def test_the_page_that_compares_overlays_ends_with_what_was_measured() -> None:
+    costs, version = which_overlay.stored()
+    page = which_overlay.PAGE.read_text(encoding="utf-8")
+    assert page.endswith(f"{which_overlay.MARK}\n\n{which_overlay.text(costs, version)}")
+    assert version in page
+
+
+def test_every_experiment_says_its_conditions() -> None:
+    assert [each.name for each in EXPERIMENTS if not each.conditions] == []
+
+
+@pytest.mark.parametrize(("quick", "minutes"), [(False, 30), (True, 5)])
+def test_the_whole_lab_fits_into_its_time_on_two_cores(quick: bool, minutes: int) -> None:
+    """By the experiments' own estimates, which were fitted to what they took."""
+    chosen = paper_figures.chosen(["all"], None, quick=quick)
+    seconds = sum(each.cost(point.parameters) for each in chosen for point in each.points())
+    assert seconds / 2 < 60 * minutes
 
 
 def test_fewer_runs_are_taken_where_an_experiment_would_take_too_long() -> None:

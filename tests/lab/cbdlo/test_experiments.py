@@ -123,6 +123,12 @@ def test_an_owner_takes_no_message_between_its_own_partitions() -> None:
     assert tree.steps(1, 5, fingers=False) == 1  # From partition 4, a child of 5; from 1 it would be two.
 
 
+def test_a_member_whose_bounds_are_others_too_asks_the_owner_where_its_interest_begins() -> None:
+    scene = Scene(SceneSize(nodes=9, attributes=1, subscriptions=9, width=1.0), 1)  # All want everything.
+    assert len(scene.owned(0, False).of) < 9
+    assert {scene.tree_steps(0, 0.5, fingers=fingers) for _ in range(99) for fingers in (False, True)} == {0, 1}
+
+
 def test_the_formula_for_steps_holds_in_trees_of_all_sizes() -> None:
     rng = Random(1)
     for levels in (7, 10, 14):

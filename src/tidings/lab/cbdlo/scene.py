@@ -213,10 +213,15 @@ class Scene:
 
     def tree_steps(self, attribute: int, value: float, *, fingers: bool) -> int:
         """Messages from a member to the owner of the partition that contains the value."""
-        tree = self.owned(attribute, fingers)
+        tree, cuts, lows = self.owned(attribute, fingers), self.cuts(attribute, fingers), self.lows(attribute, fingers)
         subs = self.of[attribute][self.filed[attribute]] if fingers else self.of[attribute]
-        here = int(self.owner[subs[self.choice_rng.randrange(len(subs))]])
-        return tree.steps(here, int(np.searchsorted(self.cuts(attribute, fingers), value, "right")), fingers=fingers)
+        member = self.choice_rng.randrange(len(subs))
+        goal, anchor = np.searchsorted(cuts, [value, lows[member]], "right").tolist()
+        here = int(self.owner[subs[member]])
+        if here in tree.of:
+            return tree.steps(here, goal, fingers=fingers)
+        # Both of its bounds are others' too: it knows the owner of the partition in which its interest begins.
+        return 1 + tree.steps(tree.owner[anchor], goal, fingers=fingers)
 
     # ── The protocols ────────────────────────────────────────────────────────
 
