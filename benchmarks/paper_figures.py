@@ -4,6 +4,7 @@
     python -m benchmarks.paper_figures --seconds-max 100   fewer runs where an experiment would take longer
     python -m benchmarks.paper_figures --only spanhop-6    only this, or these; the rest stays as it was measured
     python -m benchmarks.paper_figures --quick             the quick form
+    python -m benchmarks.paper_figures --again             one run of each point: is what was measured what this code gives?
     python -m benchmarks.paper_figures --text-only         only the text again, from what was measured before
 
 Writes `figures/` and the section "Measured in the lab" of each page in `docs/papers`. Finished runs are kept in --work,
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +31,7 @@ import pyarrow as pa
 from tidings import __version__
 from tidings.lab import EXPERIMENTS, Experiment, find, report, run
 from tidings.lab.results import read, write
-from tidings.lab.sweep import processor_s
+from tidings.lab.sweep import processor_s, sweep
 
 ROOT = Path(__file__).parent.parent
 FIGURES, PAGES = ROOT / "figures", ROOT / "docs" / "papers"
@@ -74,6 +76,42 @@ def publish(experiments: list[Experiment], work: Path, made: dict[str, dict[str,
     write([kept, read(work / "results.parquet")], FIGURES / "results.parquet")
     known = json.loads(MEASURED.read_text(encoding="utf-8"))
     MEASURED.write_text(json.dumps({**known, **made}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def measure_again(experiments: list[Experiment], work: Path, master: str) -> None:
+    """The first run of each point by the present code: which figures it still gives, to the last digit.
+
+    Times and memory never are the same.
+    """
+    commit, stored = this_commit(), read(FIGURES / "results.parquet").to_pylist()
+    known = json.loads(MEASURED.read_text(encoding="utf-8"))
+    for each in experiments:
+        tables = sweep([replace(each, seeds=1)], work / "points", master=master, progress=_progress)
+        is_same = is_still([row for table in tables for row in table.to_pylist()], stored)
+        if each.name in known:
+            known[each.name].pop("again", None)
+            known[each.name] |= {"again": commit} if is_same else {}
+        print(f"{'the same' if is_same else 'differs ' if is_same is not None else 'not there'}  {each.name}")
+    MEASURED.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def is_still(now: list[dict[str, Any]], stored: list[dict[str, Any]]) -> bool | None:
+    """Whether the points that are stored, of those measured now, have the same numbers; None if none of them is."""
+    here = {_point(row) for row in now} & {_point(row) for row in stored}
+    one, other = (Counter(map(_numbers, rows)) for rows in (now, stored))
+    if not here:
+        return None
+    return {row: n for row, n in one.items() if row[0] in here} == {
+        row: n for row, n in other.items() if row[0] in here
+    }
+
+
+def _point(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("paper", "figure", "seed", "parameters"))
+
+
+def _numbers(row: dict[str, Any]) -> tuple[Any, ...]:
+    return _point(row), row["series"], row["x"], row["y"]
 
 
 def draw_and_judge() -> None:
@@ -127,7 +165,8 @@ def _runs(name: str, made: dict[str, Any]) -> str:
     quick = ", the quick form" if how["quick"] else ""
     took = f", {how['processor_s']:,.0f} s of processor time" if "processor_s" in how else ""
     note = f"; {how['note']}" if "note" in how else ""
-    return _wrapped(f"Tidings {how['version']} at commit {how['commit']}{quick}: {runs}{took}{note}.")
+    again = f"; one run of each, at commit {how['again']}, is the same" if "again" in how else ""
+    return _wrapped(f"Tidings {how['version']} at commit {how['commit']}{quick}: {runs}{took}{note}{again}.")
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -146,11 +185,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["all"], metavar="NAME", help="experiments or papers")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds-max", type=float, help="for each experiment, by its own estimate")
+    parser.add_argument("--again", action="store_true", help="only say which figures the present code still gives")
     parser.add_argument("--text-only", action="store_true")
     parser.add_argument("--work", type=Path, default=ROOT / "lab-results")
     parser.add_argument("--master", default="local[*]")
     given = parser.parse_args()
-    if not given.text_only:
+    if given.again:
+        measure_again(find(given.only), given.work, given.master)
+    elif not given.text_only:
         experiments = chosen(given.only, given.seconds_max, quick=given.quick)
         commit = this_commit()  # Before hours in which another may be made.
         run(experiments, given.work, master=given.master, progress=_progress)

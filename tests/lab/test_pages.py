@@ -49,3 +49,14 @@ def test_fewer_runs_are_taken_where_an_experiment_would_take_too_long() -> None:
     (whole,), (cut,) = (paper_figures.chosen(["immune-5"], most, quick=False) for most in (None, 20.0))
     assert whole.seeds == 100
     assert paper_figures.SEEDS_MIN <= cut.seeds < 10
+
+
+def test_a_figure_is_still_the_same_if_the_points_that_are_stored_are() -> None:
+    def rows(y: float, *points: str) -> list[dict[str, object]]:
+        about = {"paper": "mine", "figure": "1", "seed": 0, "series": "line", "x": 1.0}
+        return [{**about, "parameters": point, "y": y} for point in points]
+
+    assert paper_figures.is_still(rows(2.0, "a", "b"), rows(2.0, "a")) is True
+    assert paper_figures.is_still(rows(2.0, "a", "b"), rows(2.5, "a")) is False
+    assert paper_figures.is_still(rows(2.0, "a"), rows(2.0, "a", "a")) is False
+    assert paper_figures.is_still(rows(2.0, "b"), rows(2.0, "a")) is None
