@@ -214,8 +214,8 @@ def cost(parameters: Parameters) -> float:
     rates = len(numbers(parameters, "failed_percent")) if "failed_percent" in parameters else 0
     protocols = 3 if is_scribe else len(_protocols(parameters)) if "protocol" in parameters else 0
     trials = rates * protocols * parameters.get("failure_sets", 0)
-    nodes_s = parameters["node_count"] * (0.0005 if is_scribe else 0.0035)
-    return float(nodes_s + 0.03 * trials + 0.01 * parameters.get("subscriptions", 0))
+    nodes_s = parameters["node_count"] * (0.0005 if is_scribe else 0.0025)
+    return float(nodes_s + 0.024 * trials + 0.01 * parameters.get("subscriptions", 0))
 
 
 # ── What the paper says, and what is said beyond it ────────────────────────────
@@ -384,7 +384,7 @@ EXPERIMENTS = (
             "failed_percent": ("0.5 1 2 5 10",),
         },
         stays={"node_count": 1000, "interested": 100, "failure_sets": 20},
-        seeds=20,
+        seeds=12,
         quick_varies={"failed_percent": ("0.5 10",)},
         quick_seeds=2,
         published=tuple(Measured(series, x, y) for series, at in _PUBLISHED_LOSS.items() for x, y in at.items()),
