@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.small import experiment, judged, measured
 from tidings.errors import InputError
-from tidings.lab import Results, Verdict
+from tidings.lab import NotMeasured, Results, Verdict
 from tidings.lab.cbdlo.claims import FLOOD, PAPER, ROBUST, SIMPLE, TERA
 from tidings.lab.cbdlo.hotspots import REGISTERED, SUCCEEDED, UNREADABLE
 from tidings.lab.cbdlo.model import PUBLISHED, effective_cost, tree_steps, walk_success
@@ -181,5 +181,7 @@ def test_coordinators_share_a_popular_attribute_that_nobody_can_read() -> None:
 def test_walks_meet_their_topology_where_tables_are_hashed() -> None:
     chosen = experiment("cbdlo-rendezvous", attributes="60", nodes="40", walks="100", warm_s="30", seeds="1")
     results = measured(chosen)
-    assert judged(chosen, "one walk finds", results).verdict is Verdict.GOAL_MET
+    assert results.mean(f"{SUCCEEDED}, hashed", 60) >= 90
+    with pytest.raises(NotMeasured):  # The claim is about twenty attributes for each entry of a table.
+        judged(chosen, "one walk finds", results)
     assert results.mean(f"{SUCCEEDED}, hashed", 60) > results.mean(f"{SUCCEEDED}, balanced", 60) + 5
