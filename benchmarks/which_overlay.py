@@ -1,6 +1,7 @@
 """The numbers, figure and recommendations of the page "Which overlay for me?".
 
     python -m benchmarks.which_overlay                every scenario over every overlay, as `tidings lab compare` runs them
+    python -m benchmarks.which_overlay --only cbdlo   only this overlay, or these; the rest stays as it was measured
     python -m benchmarks.which_overlay --text-only    only figure and text again, from what was measured before
 
 Writes `benchmarks/results/which_overlay.json`, `docs/figures/which-overlay.svg` and, in `docs/guide/which-overlay.md`,
@@ -13,7 +14,9 @@ import argparse
 import dataclasses
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.paper_figures import this_commit
 from tidings import __version__
@@ -34,13 +37,21 @@ SHOWN = {
 Costs = dict[str, list[OverlayCost]]
 
 
-def measure() -> Costs:
-    return {name: compare(workload, NAMES, seeds=1) for name, (_, workload) in SCENARIOS.items()}
+def measure(overlays: Sequence[str]) -> Costs:
+    return {name: compare(workload, overlays, seeds=1) for name, (_, workload) in SCENARIOS.items()}
 
 
-def write(costs: Costs, commit: str) -> None:
-    rows = {name: [dataclasses.asdict(each) for each in some] for name, some in costs.items()}
-    made = {"version": __version__, "commit": commit, "scenarios": rows}
+def write(costs: Costs, commit: str, overlays: Sequence[str]) -> None:
+    """Put what was measured in the place of what was measured before; the rest stays."""
+    before: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    rows = {name: {each["overlay"]: each for each in before["scenarios"].get(name, ())} for name in costs}
+    for name, some in costs.items():
+        rows[name] |= {each.overlay: dataclasses.asdict(each) for each in some}
+    made = {
+        "version": __version__,
+        "commits": {**before["commits"], **dict.fromkeys(overlays, commit)},
+        "scenarios": {name: [some[overlay] for overlay in NAMES] for name, some in rows.items()},
+    }
     RESULT.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
@@ -48,7 +59,11 @@ def stored() -> tuple[Costs, str]:
     """What was measured, and of which version it is."""
     made = json.loads(RESULT.read_text(encoding="utf-8"))
     costs = {name: [OverlayCost(**each) for each in some] for name, some in made["scenarios"].items()}
-    return costs, f"Tidings {made['version']} at commit {made['commit']}"
+    by_commit: dict[str, list[str]] = {}
+    for overlay, commit in made["commits"].items():
+        by_commit.setdefault(commit, []).append(overlay)
+    said = "; ".join(f"{', '.join(some)} at commit {commit}" for commit, some in by_commit.items())
+    return costs, f"Tidings {made['version']}: {said}"
 
 
 def best(costs: Costs, name: str, rates: tuple[float, float]) -> Recommendation | None:
@@ -131,10 +146,12 @@ def draw(costs: Costs) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.which_overlay")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="OVERLAY")
     parser.add_argument("--text-only", action="store_true")
-    if not parser.parse_args().text_only:
+    given = parser.parse_args()
+    if not given.text_only:
         commit = this_commit()
-        write(measure(), commit)
+        write(measure(given.only), commit, given.only)
     costs, version = stored()
     draw(costs)
     above = PAGE.read_text(encoding="utf-8").split(MARK)[0]
