@@ -1,6 +1,7 @@
 """The numbers, figure and recommendations of the page "Which overlay for me?".
 
     python -m benchmarks.which_overlay                every scenario over every overlay, as `tidings lab compare` runs them
+    python -m benchmarks.which_overlay --only cbdlo   only this overlay, or these; the rest stays as it was measured
     python -m benchmarks.which_overlay --text-only    only figure and text again, from what was measured before
 
 Writes `benchmarks/results/which_overlay.json`, `docs/figures/which-overlay.svg` and, in `docs/guide/which-overlay.md`,
@@ -13,8 +14,12 @@ import argparse
 import dataclasses
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.paper_figures import this_commit
+from tidings import __version__
 from tidings.lab import SCENARIOS, OverlayCost, Recommendation, compare, recommend
 from tidings.overlay import NAMES
 
@@ -32,18 +37,33 @@ SHOWN = {
 Costs = dict[str, list[OverlayCost]]
 
 
-def measure() -> Costs:
-    return {name: compare(workload, NAMES, seeds=1) for name, (_, workload) in SCENARIOS.items()}
+def measure(overlays: Sequence[str]) -> Costs:
+    return {name: compare(workload, overlays, seeds=1) for name, (_, workload) in SCENARIOS.items()}
 
 
-def write(costs: Costs) -> None:
-    rows = {name: [dataclasses.asdict(each) for each in some] for name, some in costs.items()}
-    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+def write(costs: Costs, commit: str, overlays: Sequence[str]) -> None:
+    """Put what was measured in the place of what was measured before; the rest stays."""
+    before: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    rows = {name: {each["overlay"]: each for each in before["scenarios"].get(name, ())} for name in costs}
+    for name, some in costs.items():
+        rows[name] |= {each.overlay: dataclasses.asdict(each) for each in some}
+    made = {
+        "version": __version__,
+        "commits": {**before["commits"], **dict.fromkeys(overlays, commit)},
+        "scenarios": {name: [some[overlay] for overlay in NAMES] for name, some in rows.items()},
+    }
+    RESULT.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
-def stored() -> Costs:
-    rows = json.loads(RESULT.read_text(encoding="utf-8"))
-    return {name: [OverlayCost(**each) for each in some] for name, some in rows.items()}
+def stored() -> tuple[Costs, str]:
+    """What was measured, and of which version it is."""
+    made = json.loads(RESULT.read_text(encoding="utf-8"))
+    costs = {name: [OverlayCost(**each) for each in some] for name, some in made["scenarios"].items()}
+    by_commit: dict[str, list[str]] = {}
+    for overlay, commit in made["commits"].items():
+        by_commit.setdefault(commit, []).append(overlay)
+    said = "; ".join(f"{', '.join(some)} at commit {commit}" for commit, some in by_commit.items())
+    return costs, f"Tidings {made['version']}: {said}"
 
 
 def best(costs: Costs, name: str, rates: tuple[float, float]) -> Recommendation | None:
@@ -52,7 +72,7 @@ def best(costs: Costs, name: str, rates: tuple[float, float]) -> Recommendation 
     return recommend(costs[name], brokers, events_per_s=events, subscriptions_per_s=subscriptions)
 
 
-def text(costs: Costs) -> str:
+def text(costs: Costs, version: str) -> str:
     """Everything below the line: recommendations, then all numbers."""
     heads = " | ".join(f"{events:g} events/s" for events, _ in RATES)
     lines = ["## Recommended", ""]
@@ -61,7 +81,7 @@ def text(costs: Costs) -> str:
         cells = " | ".join(_cell(best(costs, name, rates)) for rates in RATES)
         lines.append(f"| {name} | {cells} |")
     said = (
-        "Each cell: the overlay that loses nothing and takes the fewest messages, how many a broker sends in a second, "
+        f"Measured with {version}. Each cell: the overlay that loses nothing and takes the fewest messages, how many a broker sends in a second, "
         f"and the next. Subscriptions come at {', '.join(f'{each:g}' for _, each in RATES)} a second."
     )
     lines += ["", textwrap.fill(said, 118), "", "![messages a broker sends in a second](../figures/which-overlay.svg)"]
@@ -126,13 +146,16 @@ def draw(costs: Costs) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.which_overlay")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="OVERLAY")
     parser.add_argument("--text-only", action="store_true")
-    if not parser.parse_args().text_only:
-        write(measure())
-    costs = stored()
+    given = parser.parse_args()
+    if not given.text_only:
+        commit = this_commit()
+        write(measure(given.only), commit, given.only)
+    costs, version = stored()
     draw(costs)
     above = PAGE.read_text(encoding="utf-8").split(MARK)[0]
-    PAGE.write_text(f"{above}{MARK}\n\n{text(costs)}", encoding="utf-8")
+    PAGE.write_text(f"{above}{MARK}\n\n{text(costs, version)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

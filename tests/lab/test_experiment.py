@@ -9,6 +9,8 @@ import pytest
 from tests.lab.small import experiment
 from tidings.errors import InputError
 from tidings.lab import EXPERIMENTS, Measured, Parameters, PlotAxis, find
+from tidings.lab.cbdlo import measures as cbdlo_measures
+from tidings.lab.cbdlo import scene
 from tidings.lab.experiment import measured_sources, version_of
 from tidings.lab.irbr import experiments
 from tidings.lab.spanhop import measures, routing
@@ -52,6 +54,16 @@ def test_another_constant_in_a_measure_is_another_version(monkeypatch: pytest.Mo
     assert version_of(experiments.measure_loss) == before
     monkeypatch.setattr(experiments, "_PATIENCE_S", 61.0)
     assert version_of(experiments.measure_loss) != before
+
+
+@pytest.mark.parametrize("name", ["ALPHA", "INDEXED"])
+def test_another_constant_in_a_class_that_a_measure_makes_is_another_version(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = version_of(cbdlo_measures.measure_cost)
+    assert version_of(cbdlo_measures.measure_cost) == before
+    monkeypatch.setattr(scene, name, 1)
+    assert version_of(cbdlo_measures.measure_cost) != before
 
 
 def test_another_constant_in_a_compiled_loop_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

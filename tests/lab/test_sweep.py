@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.lab.small import experiment
@@ -18,7 +19,7 @@ from tests.pipeline.commands import tidings
 from tidings.errors import InputError
 from tidings.lab import run
 from tidings.lab.results import DRAFT, read
-from tidings.lab.sweep import batches, sweep
+from tidings.lab.sweep import PROCESSOR_S, batches, processor_s, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,16 @@ def test_a_second_run_measures_nothing_again(spark: SparkSession, tmp_path: Path
     stored_at = first.stat().st_mtime_ns
     assert sum(table.num_rows for table in sweep([larger], tmp_path)) == 3
     assert first.stat().st_mtime_ns == stored_at
+
+
+def test_a_point_says_how_much_processor_time_it_took(spark: SparkSession, tmp_path: Path) -> None:
+    alone = experiment("immune-5", node_count="20", seeds="1", protocol="flooding")
+    few = {"node_count": "20", "interested": "5", "failure_sets": "1", "failed_percent": "10"}
+    forked = experiment("irbr-4a", **few, seeds="1", protocol="Scribe")
+    assert processor_s(alone, tmp_path) == 0
+    sweep([alone, forked], tmp_path)
+    assert processor_s(alone, tmp_path) > 0
+    assert all(float(pq.read_schema(file).metadata[PROCESSOR_S]) > 0 for file in tmp_path.glob("*.parquet"))
 
 
 def test_what_an_interrupted_run_left_half_written_is_cleared_away(spark: SparkSession, tmp_path: Path) -> None:

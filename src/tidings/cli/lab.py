@@ -26,7 +26,7 @@ app = typer.Typer(
 
 TELL_EVERY = 10  # Percent, if there is no terminal for a progress bar.
 
-QuickOption = Annotated[bool, typer.Option("--quick", help="Fewer points and seeds: minutes instead of hours.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Fewer points and seeds: minutes instead of half an hour.")]
 SettingOption = Annotated[
     list[str] | None,
     typer.Option(

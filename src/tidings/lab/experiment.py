@@ -191,8 +191,8 @@ def _sources_digest() -> str:
 
 def _reached(function: Any, found: dict[str, str]) -> dict[str, str]:
     """The sources of a function and of the lab's functions, classes and constants that it names, in a fixed order."""
-    if isinstance(function, FunctionType) and function.__qualname__ not in found:
-        found[function.__qualname__] = _source_of(function)
+    if isinstance(function, FunctionType) and (key := f"{function.__module__}.{function.__qualname__}") not in found:
+        found[key] = _source_of(function)
         for name in _names_in(function.__code__):
             _reach(name, function.__globals__.get(name), found)
     return found
@@ -206,12 +206,30 @@ def _source_of(function: FunctionType) -> str:
 
 
 def _reach(name: str, thing: Any, found: dict[str, str]) -> None:
-    thing = getattr(thing, "py_func", thing)  # The source of a function that Numba compiled.
+    thing = _behind(thing)
     module = getattr(thing, "__module__", None) or ""
     if isinstance(thing, FunctionType) and module.startswith("tidings.lab"):
         _reached(thing, found)
+    elif isinstance(thing, type) and module.startswith("tidings.lab"):
+        _reach_class(thing, found)
     elif isinstance(thing, int | float | str | tuple | dict):
         found[name] = _ADDRESS.sub("", repr(thing))
+
+
+def _reach_class(made: type, found: dict[str, str]) -> None:
+    """What a class has: its methods, also where they are behind a property, and its values."""
+    for base in made.__mro__:
+        if base.__module__.startswith("tidings.lab"):
+            for name, thing in vars(base).items():
+                if isinstance(_behind(thing), FunctionType) or not name.startswith("__"):
+                    _reach(f"{base.__qualname__}.{name}", thing, found)
+
+
+def _behind(thing: Any) -> Any:
+    """The function of a property or a method, of what keeps its results, or of what Numba compiled."""
+    for holder in ("fget", "func", "__func__", "__wrapped__", "py_func"):
+        thing = getattr(thing, holder, None) or thing
+    return thing
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # Of a function in a table: another in every process.

@@ -6,6 +6,8 @@ with the same points finds the finished ones and runs the rest.
 
 The workers write those files, so on a cluster the folder has to be one that all machines
 share, and Tidings has to be installed on them.
+
+Each file says how much processor time its point took: that is the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import gc
 import heapq
 import json
 import os
+import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -44,6 +48,7 @@ LOOK_EVERY_S = 0.5  # How often the finished points are counted.
 GARBAGE_AFTER = (100_000, 20, 100)
 LOCAL = "local[*]"
 
+PROCESSOR_S = b"processor_s"  # In the metadata of a point's file.
 _POINT = "batch int, key string, experiment string, parameters string, seed long"
 _DONE = "key string, wrong string"
 _SESSION = {
@@ -153,15 +158,29 @@ def _measure_all(measures: Measures, folder: str, points: Iterator[pa.RecordBatc
 def _measure(measures: Measures, folder: Path, point: dict[str, Any]) -> str | None:
     """Measures and stores one point; returns what is wrong with the point, if anything is."""
     paper, figure, measure = measures[point["experiment"]]
-    parameters, seed = json.loads(point["parameters"]), point["seed"]
+    parameters, seed, began_s = json.loads(point["parameters"]), point["seed"], _processor_s()
     try:
         measured = measure(parameters, seed)
     except TidingsError as wrong:
         return f"{point['experiment']} with {point['parameters']}, seed {seed}: {wrong}"
     about = {"paper": paper, "figure": figure, "seed": seed, "parameters": parameters}
+    rows = table_of({**about, **row._asdict()} for row in measured)
+    took = {PROCESSOR_S: f"{_processor_s() - began_s:.3f}"}
     with written_whole(_file(folder, point["key"])) as draft:
-        pq.write_table(table_of({**about, **row._asdict()} for row in measured), draft)
+        pq.write_table(rows.replace_schema_metadata(took), draft)
     return None
+
+
+def _processor_s() -> float:
+    """Of this process, and of those that it started and that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+def processor_s(experiment: Experiment, folder: Path) -> float:
+    """How much processor time the finished points of an experiment took, whenever that was."""
+    files = [file for point in experiment.points() if (file := _file(folder, point.key)).exists()]
+    return sum(float((pq.read_schema(file).metadata or {}).get(PROCESSOR_S, 0)) for file in files)
 
 
 def _file(folder: Path, key: str) -> Path:

@@ -10,7 +10,16 @@ import pytest
 from tests.lab.small import experiment, judged, measured
 from tidings.errors import InputError
 from tidings.lab import Results, Verdict
-from tidings.lab.spanhop.measures import EVEN, GREEDY, GREEDY_ENDS, RANDOM, TOGETHER, spanhop
+from tidings.lab.spanhop.measures import (
+    EVEN,
+    GREEDY,
+    GREEDY_ENDS,
+    RANDOM,
+    TABLES_MOST,
+    THINNED_MOST,
+    TOGETHER,
+    spanhop,
+)
 from tidings.lab.spanhop.proximity import nearest
 from tidings.lab.spanhop.routing import tables
 from tidings.lab.spanhop.split_tree import balanced
@@ -122,3 +131,17 @@ def test_impossible_parameters_are_refused(name: str, settings: dict[str, str], 
     with pytest.raises(InputError) as refused:
         experiment(name, **settings).points()
     assert says in str(refused.value)
+
+
+def test_at_most_is_judged_by_the_worst_run_and_by_how_brokers_joined() -> None:
+    chosen = experiment("spanhop-storage")
+    rows = [
+        (f"{name}, even joins, uniform plane", 256.0, y) for name in (TABLES_MOST, THINNED_MOST) for y in (0.7, 0.9)
+    ]
+    rows.append((f"{TABLES_MOST}, random joins, uniform plane", 256.0, 1.2))
+    results = Results(tuple(rows))
+    assert judged(chosen, "the default)", results).verdict is Verdict.HOLDS
+    assert judged(chosen, "(random joins)", results).verdict is Verdict.DIFFERS
+    assert judged(chosen, "one for a level", results).verdict is Verdict.HOLDS
+    once = Results((*rows, (f"{THINNED_MOST}, even joins, uniform plane", 256.0, 1.1)))
+    assert judged(chosen, "one for a level", once).verdict is Verdict.DIFFERS

@@ -16,7 +16,7 @@ from tidings.lab.scale import scale_experiment
 
 EXPERIMENTS = (
     *experiments.EXPERIMENTS,
-    scale_experiment("cbdlo", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 1e-3 * nodes),
+    scale_experiment("cbdlo", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 7e-4 * nodes),
 )
 
 __all__ = ["EXPERIMENTS"]

@@ -220,7 +220,10 @@ def same_trees(results: Results) -> Finding:
             scene, protocol = (results.mean(f"{run}, {profile}", count) for run in (WALK_SIMULATED, WALK_PROTOCOL))
             off[f"{profile}, {count:g} subscriptions: {scene:.2f} and {protocol:.2f}"] = scene / protocol - 1
     worst = max(off.values(), key=abs)
-    why = "an owner of several partitions takes no message between them, which a scene does not know: it errs on the dear side"
+    why = (
+        "a scene's events enter a tree at any member; in the protocol most tables know the same few, and a robust "
+        "publisher that knows two ways in takes both"
+    )
     shown = f"{'; '.join(off)} steps; {worst:+.0%} at worst"
     return Finding(shown, judged(abs(worst), holds=lambda error: error <= 0.15), why)
 

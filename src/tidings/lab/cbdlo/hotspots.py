@@ -20,6 +20,7 @@ REGISTERED, REGISTERING = "registrations at the busiest node (%)", "messages of 
 HANDLED, MESSAGES = "messages of events by the busiest node (%)", "messages of an event"
 SUCCEEDED, HOPS = "walks that succeed (%)", "messages of a walk"
 FINE = 1_000_000  # Values of the attribute.
+TABLE = 8  # Entries of a node's table where walks must find their topology.
 
 
 def measure_hotspots(parameters: Parameters, seed: int) -> list[Measured]:
@@ -110,7 +111,7 @@ def shares_registrations(results: Results) -> Finding:
         series = f"{REGISTERED}, {values}"
         for count in results.xs(series):
             shown.append(f"{values}, {count:g}: {results.mean(series, count):.0f} %")
-            worst = max(worst, results.mean(series, count) * count / 100)
+            worst = max(worst, max(results.ys(series, count)) * count / 100)
     why = (
         "the hash of a node's id says which coordinator it registers with; a hash does not share evenly among few nodes"
     )
@@ -140,8 +141,8 @@ def costs_little(results: Results) -> Finding:
 
 
 def meets(results: Results) -> Finding:
-    """At the most attributes, guided walks succeed nine times in ten."""
-    count = max(results.xs(f"{SUCCEEDED}, hashed"))
+    """With twenty attributes for each entry of a table, guided walks succeed nine times in ten."""
+    count = 20.0 * TABLE
     shown = ", ".join(
         f"{policy} {results.mean(f'{SUCCEEDED}, {policy}', count):.1f} % with {results.mean(f'{HOPS}, {policy}', count):.1f} messages"
         for policy in ("naive", "balanced", "hashed")

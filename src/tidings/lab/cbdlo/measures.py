@@ -312,5 +312,6 @@ def cost(parameters: Parameters) -> float:
     if parameters.get("run") == WALK_PROTOCOL:
         return 3.0
     nodes = 0 if parameters.get("protocol") == MODEL else parameters.get("nodes", 0)
-    is_walked = nodes <= SIMULATED_MAX
-    return float(0.1 + parameters.get("subscriptions", 0) / 100_000 + (nodes / 40_000 if is_walked else 0))
+    walked = nodes / 80_000 if nodes <= SIMULATED_MAX else 0.0
+    scenes = 2 if parameters.get("calibrated") else 1
+    return float(scenes * (0.02 + parameters.get("subscriptions", 0) / 100_000 + walked))

@@ -39,14 +39,13 @@ def walk_length(known: float, hops: int) -> float:
     return (1 - (1 - known) ** hops) / known
 
 
-def tree_steps(partitions: float, *, fingers: bool) -> float:
-    """Steps from one of a member's two partitions to a random one, in a perfectly balanced tree.
+def tree_steps(partitions: float) -> float:
+    """Messages from a member to the owner of a random partition, with fingers, in a perfectly balanced tree.
 
-    Of d levels the mean depth is d - 2 and that of the lowest common ancestor about 1, which makes 2 d - 6, and one
-    less as the better of two is the start. With fingers a step covers 1.6 levels on average (trees of 4 to 20 levels).
+    Everybody owns two partitions, and goes on from the nearer one. A step covers 1.6 levels on average (trees of 6 to
+    18 levels).
     """
-    levels = log2(partitions + 1)
-    return max(0.0, 0.625 * levels - 0.5 if fingers else 2 * levels - 7)
+    return max(0.0, 0.625 * log2(partitions + 1) - 1.3)
 
 
 def taking_part(attributes: int) -> Floats:
@@ -73,7 +72,7 @@ def cbdlo_messages(nodes: float, subscriptions: float, attributes: int, table: i
     for event, named, kept in zip(events, joined, filed, strict=True):
         alive = 1 - (1 - kept) ** subscriptions
         member = 1 - (1 - named) ** (subscriptions / nodes)
-        tree = tree_steps(2 * kept * subscriptions + 1, fingers=True)
+        tree = tree_steps(2 * kept * subscriptions + 1)
         total += event * alive * (_two_walkers(known, member, hops) + tree)
     return float(total + matches)  # Of those that match nearly all name one attribute, and are told once.
 

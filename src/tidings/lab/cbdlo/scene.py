@@ -2,8 +2,8 @@
 
 Nothing changes and nothing is lost, so an event is followed step by step. The walk follows the rules of
 `tidings.overlay.random_graph.random_walk`: a trace, no node of it twice, half the hops after a block. The tree is a
-perfectly balanced one over the cuts of all interests. The experiment `cbdlo-agreement` checks that a scene agrees with
-the protocol in a simulated network.
+perfectly balanced one over the cuts of all interests, owned by those whose cuts they are. The experiments
+`cbdlo-agreement` and `cbdlo-agreement-trees` check that a scene agrees with the protocol in a simulated network.
 
 The workload is the paper's: attribute i occurs in a subscription, or an event, with probability μ · i^-α.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from random import Random
 from typing import NamedTuple
 
@@ -80,6 +80,7 @@ class Scene:
         self._views: dict[int, list[int]] = {}
         self._tables: dict[int, frozenset[int]] = {}
         self._cuts: dict[tuple[int, bool], Floats] = {}
+        self._owned: dict[tuple[int, bool], OwnedTree] = {}
         self._draw_subscriptions()
 
     # ── The network ──────────────────────────────────────────────────────────
@@ -197,15 +198,30 @@ class Scene:
                 return Walked(False, messages, visited)
             trace = [*trace, here][-self.size.hops :]
 
+    def owned(self, attribute: int, indexed_only: bool) -> OwnedTree:
+        """Who owns the partitions of an attribute's tree: of those that a bound begins, whose bound it is."""
+        found = self._owned.get((attribute, indexed_only))
+        if found is None:
+            cuts, lows = self.cuts(attribute, indexed_only), self.lows(attribute, indexed_only)
+            subs = self.of[attribute][self.filed[attribute]] if indexed_only else self.of[attribute]
+            owner = np.empty(len(cuts) + 1, np.int64)
+            for bounds in (lows + self.size.width, lows):
+                owner[np.searchsorted(cuts, bounds, "right")] = self.owner[subs]
+            owner[0] = self.owner[subs[0]]  # Who came first has founded it.
+            found = self._owned[attribute, indexed_only] = OwnedTree(owner.tolist())
+        return found
+
     def tree_steps(self, attribute: int, value: float, *, fingers: bool) -> int:
-        """Steps from a member's own partition to the one that contains the value."""
-        cuts, lows = self.cuts(attribute, fingers), self.lows(attribute, fingers)
-        low = lows[self.choice_rng.randrange(len(lows))]
-        own = np.searchsorted(cuts, [low, low + self.size.width], "right").tolist()
-        goal = int(np.searchsorted(cuts, value, "right"))
-        if fingers:
-            return finger_steps(_nearest(own, goal), goal, len(cuts) + 1)
-        return min(tree_distance(start, goal, len(cuts) + 1) for start in own)
+        """Messages from a member to the owner of the partition that contains the value."""
+        tree, cuts, lows = self.owned(attribute, fingers), self.cuts(attribute, fingers), self.lows(attribute, fingers)
+        subs = self.of[attribute][self.filed[attribute]] if fingers else self.of[attribute]
+        member = self.choice_rng.randrange(len(subs))
+        goal, anchor = np.searchsorted(cuts, [value, lows[member]], "right").tolist()
+        here = int(self.owner[subs[member]])
+        if here in tree.of:
+            return tree.steps(here, goal, fingers=fingers)
+        # Both of its bounds are others' too: it knows the owner of the partition in which its interest begins.
+        return 1 + tree.steps(tree.owner[anchor], goal, fingers=fingers)
 
     # ── The protocols ────────────────────────────────────────────────────────
 
@@ -309,51 +325,90 @@ def scene_with(matches: float, size: SceneSize, seed: int) -> Scene:
     return Scene(replace(size, width=high), seed)
 
 
-# ── A perfectly balanced tree of partitions 0 … count - 1 ──────────────────────
+# ── A perfectly balanced tree of partitions 0 … count - 1, and their owners ────
 
 
-def ancestry(node: int, count: int) -> list[int]:
-    """The path from the root down to a node, both included.
+class OwnedTree:
+    """Who owns which partitions of a tree, and how an event finds the owner of one.
 
-    >>> ancestry(0, 7), ancestry(4, 7)
-    ([3, 1, 0], [3, 5, 4])
+    As in the protocol, an owner looks at all that it owns: between two partitions of its own there is no message.
     """
-    low, high, way = 0, count, []
-    while True:
-        middle = (low + high) // 2
-        way.append(middle)
-        if middle == node:
-            return way
+
+    def __init__(self, owner: Sequence[int]) -> None:
+        self.owner = owner
+        self.of: dict[int, list[int]] = {}
+        for partition, each in enumerate(owner):
+            self.of.setdefault(each, []).append(partition)
+
+    def steps(self, here: int, goal: int, *, fingers: bool) -> int:
+        """Messages from a member to the owner of a partition.
+
+        >>> tree = OwnedTree([7, 7, 8, 9, 9, 8, 7])
+        >>> tree.steps(7, 0, fingers=False), tree.steps(8, 4, fingers=False), tree.steps(8, 4, fingers=True)
+        (0, 1, 1)
+        """
+        count, steps = len(self.owner), 0
+        while here != self.owner[goal]:
+            onward = finger_step(self.of[here], goal, count) if fingers else tree_step(self.of[here], goal, count)
+            here, steps = self.owner[onward], steps + 1
+        return steps
+
+
+class _Place(NamedTuple):
+    """Where a partition is in the tree; -1 where there is no such one."""
+
+    first: int
+    last: int
+    """The partitions below it, itself included: from `first` to before `last`."""
+    parent: int
+    left: int
+    right: int
+
+
+@lru_cache(maxsize=1 << 16)
+def place(node: int, count: int) -> _Place:
+    """A partition's subtree, and the links of the tree.
+
+    >>> place(1, 7), place(3, 7).parent
+    (_Place(first=0, last=3, parent=3, left=0, right=2), -1)
+    """
+    low, high, parent = 0, count, -1
+    while (middle := (low + high) // 2) != node:
+        parent = middle
         low, high = (low, middle) if node < middle else (middle + 1, high)
+    left, right = ((a + b) // 2 if a < b else -1 for a, b in ((low, middle), (middle + 1, high)))
+    return _Place(low, high, parent, left, right)
 
 
-def tree_distance(start: int, goal: int, count: int) -> int:
-    """Steps up and down the tree.
+def tree_step(own: Sequence[int], goal: int, count: int) -> int:
+    """The next partition by the tree's own links: down from the smallest subtree of one's own with the goal, else up.
 
-    >>> tree_distance(0, 4, 7)
-    4
+    Up from the largest. An owner of the protocol does not know sizes, and takes the subtree that begins first.
+
+    >>> tree_step([0], 4, 7), tree_step([3], 4, 7), tree_step([1, 5], 4, 7)
+    (1, 5, 4)
     """
-    up, down = ancestry(start, count), ancestry(goal, count)
-    shared = sum(a == b for a, b in zip(up, down, strict=False))
-    return len(up) + len(down) - 2 * shared
+    places = [(place(each, count), each) for each in own]
+    containing = [(at.last - at.first, at, each) for at, each in places if at.first <= goal < at.last]
+    if containing:
+        _, at, each = min(containing)
+        return at.left if goal < each else at.right
+    return min(places, key=lambda one: one[0].first - one[0].last)[0].parent
 
 
-def finger_steps(start: int, goal: int, count: int) -> int:
-    """Steps if a node knows its ancestors, their children, its own and its neighbours, and routes to the nearest."""
-    here, steps = start, 0
-    while here != goal:
-        known = _known(here, count)
-        if here < goal:
-            here = max(each for each in known if here < each <= goal)
-        elif here - 1 <= goal:
-            here -= 1
-        else:
-            here = min(each for each in known if goal < each < here)
-        steps += 1
-    return steps
+def finger_step(own: Sequence[int], goal: int, count: int) -> int:
+    """The next partition if one knows ancestors, their children and the neighbours: the nearest on one's own side."""
+    below = [each for each in own if each < goal]
+    here = max(below) if below else min(own)
+    if here - 1 == goal:
+        return goal
+    if here < goal:
+        return max(each for each in _known(here, count) if here < each <= goal)
+    return min((each for each in _known(here, count) if goal < each < here), default=here - 1)
 
 
-def _known(node: int, count: int) -> set[int]:
+@lru_cache(maxsize=1 << 16)
+def _known(node: int, count: int) -> frozenset[int]:
     low, high = 0, count
     known = {each for each in (node - 1, node + 1) if 0 <= each < count}
     while True:
@@ -361,11 +416,5 @@ def _known(node: int, count: int) -> set[int]:
         known.add(middle)
         known.update((a + b) // 2 for a, b in ((low, middle), (middle + 1, high)) if a < b)
         if middle == node:
-            return known
+            return frozenset(known)
         low, high = (low, middle) if node < middle else (middle + 1, high)
-
-
-def _nearest(own: list[int], goal: int) -> int:
-    """The best of a node's own partitions: the last one not beyond the goal, else the first."""
-    below = [each for each in own if each <= goal]
-    return max(below) if below else min(own)

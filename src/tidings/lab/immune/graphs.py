@@ -121,7 +121,7 @@ EXPERIMENT = Experiment(
     seeds=50,
     quick_seeds=10,
     check=_check,
-    cost=lambda parameters: 1.0 if parameters["protocol"] in (FOUND, BY_DELAY) else 0.1,
+    cost=lambda parameters: 0.3 if parameters["protocol"] in (FOUND, BY_DELAY) else 0.02,
     conditions=(
         "100 brokers; communities: five random graphs with six links a broker, three links from each to the next; a plane: "
         "links to the four nearest, 2 ms and 100 ms for the width of the plane; roles are computed from the whole graph, "

@@ -106,7 +106,7 @@ EXPERIMENT = Experiment(
     quick_varies={"ranges_per_min": (0.0, 1.0)},
     quick_seeds=1,
     check=_check,
-    cost=lambda parameters: 4.0 if parameters["protocol"] in (IMMUNE, BY_DELAY) else 0.5,
+    cost=lambda parameters: 1.4 if parameters["protocol"] in (IMMUNE, BY_DELAY) else 0.2,
     conditions=(
         "60 brokers in a square hear all within a fifth of its width and move to random points, so many of these "
         "ranges in a minute (a pedestrian with 100 m of range about one, a car ten); links are looked at every second; "

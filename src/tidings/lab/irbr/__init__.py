@@ -10,7 +10,7 @@ from tidings.lab.scale import scale_experiment
 EXPERIMENTS = (
     *experiments.EXPERIMENTS,
     *other_networks.EXPERIMENTS,
-    scale_experiment("irbr", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 2e-3 * nodes),
+    scale_experiment("irbr", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 1.1e-3 * nodes),
 )
 
 __all__ = ["EXPERIMENTS"]

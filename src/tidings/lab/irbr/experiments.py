@@ -214,8 +214,8 @@ def cost(parameters: Parameters) -> float:
     rates = len(numbers(parameters, "failed_percent")) if "failed_percent" in parameters else 0
     protocols = 3 if is_scribe else len(_protocols(parameters)) if "protocol" in parameters else 0
     trials = rates * protocols * parameters.get("failure_sets", 0)
-    nodes_s = parameters["node_count"] * (0.0005 if is_scribe else 0.0035)
-    return float(nodes_s + 0.03 * trials + 0.01 * parameters.get("subscriptions", 0))
+    nodes_s = parameters["node_count"] * (0.0005 if is_scribe else 0.0025)
+    return float(nodes_s + 0.024 * trials + 0.01 * parameters.get("subscriptions", 0))
 
 
 # ── What the paper says, and what is said beyond it ────────────────────────────
@@ -368,6 +368,9 @@ _CONDITIONS = (
     "interested nodes (here 100) nor its tree; a sender is told at once that a node is gone, except in silent crashes; "
     "messages of subscriptions are counted with those of events only in figure total"
 )
+_CONDITIONS_10X = _CONDITIONS.replace("the paper's 1000 nodes", "ten times the paper's 1000 nodes").replace(
+    "100)", "50)"
+)
 _experiment = partial(Experiment, paper="irbr", check=check, cost=cost, conditions=_CONDITIONS)
 _of_loss = partial(_experiment, measure=measure_loss, x=_FAILED, y=_LOST)
 _of_messages = partial(_experiment, measure=measure_messages, x=_INTERESTED, y=_MESSAGES)
@@ -381,7 +384,7 @@ EXPERIMENTS = (
             "failed_percent": ("0.5 1 2 5 10",),
         },
         stays={"node_count": 1000, "interested": 100, "failure_sets": 20},
-        seeds=20,
+        seeds=12,
         quick_varies={"failed_percent": ("0.5 10",)},
         quick_seeds=2,
         published=tuple(Measured(series, x, y) for series, at in _PUBLISHED_LOSS.items() for x, y in at.items()),
@@ -474,6 +477,7 @@ EXPERIMENTS = (
         stays={"node_count": 10_000, "interested": 50, "failure_sets": 3},
         seeds=3,
         quick_seeds=1,
+        conditions=_CONDITIONS_10X,
         claims=(
             Claim(
                 "beyond the paper: nothing is lost at ten times the size (R2)",
@@ -489,6 +493,7 @@ EXPERIMENTS = (
         stays={"node_count": 10_000, "events": 10},
         seeds=3,
         quick_seeds=1,
+        conditions=_CONDITIONS_10X,
         claims=(
             Claim(
                 "beyond the paper: as many messages as interested nodes at ten times the size",

@@ -234,6 +234,8 @@ def _keeps_by_eax(width: float, paper: float) -> Callable[[Results], Finding]:
         ratio = results.mean(ATTRIBUTE_EAX, width) / results.mean(NONE_EAX, width)
         verdict = judged(ratio, holds=lambda r: r >= paper / _SLACK, better=lambda r: r >= paper * _SLACK)
         why = "EAX takes three passes of AES over a short text, at some two microseconds in Python"
+        if ratio >= paper:
+            why = "three passes of AES over a short text, by contexts that are kept from one attribute to the next"
         return Finding(f"{ratio:.1%} of plaintext", verdict, why)
 
     return judge

@@ -172,6 +172,7 @@ EXPERIMENTS = (
     Experiment(
         paper="secure",
         figure="trees",
+        conditions="counted, not timed: a random member leaves or a new one joins a tree of so many, one at a time",
         title="Key trees: entries that a change broadcasts, and keys that a member stores",
         measure=measure_trees,
         x=PlotAxis("members", log=True),
@@ -192,6 +193,7 @@ EXPERIMENTS = (
     Experiment(
         paper="secure",
         figure="refreshes",
+        conditions="counted, not timed: each day so many members come, at random, each with a credential that ends at midnight",
         title="Lazy and classic refresh: 30 days, credentials of a day",
         measure=measure_month,
         x=PlotAxis("members a day", log=True),
