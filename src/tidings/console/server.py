@@ -38,13 +38,14 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
 from tidings import __version__
 from tidings.console import conditions, papers, pipelines, rights
-from tidings.console.audit import AuditLog
+from tidings.console.audit import ACTOR, OPERATOR, AuditLog
 from tidings.console.feeds import show
 from tidings.console.grants import RightsDesk
 from tidings.console.login import CALLBACK, OidcLogin, OidcSettings, Users, names_in_certificate
@@ -65,7 +66,7 @@ from tidings.net import (
     listen,
     names_in,
 )
-from tidings.overlay import NAMES
+from tidings.overlay import NAMES, check_size
 
 log = logging.getLogger("tidings.console")
 
@@ -76,6 +77,7 @@ OBSERVE_S = 2.0
 OBSERVE_FOR_S = 15.0  # After the last request of any page.
 BODY_BYTES_MAX = 256 * 1024
 CONDITIONS_MAX = 100
+OTHERS_CHARACTERS_MAX = 32_768  # Of the conditions that one is compared with, together.
 LETTERS_SHOWN = 100
 ACTIONS = {"drain": "drain", "replay": "dlq replay"}
 """What pages may ask for, and the broker's name for it."""
@@ -237,6 +239,7 @@ class Console:
             writer.close()
             return
         self._connections.add(task)
+        ACTOR.set("")
         connection = HttpConnection(reader, writer)
         try:
             while (request := await connection.request()) is not None:
@@ -266,6 +269,7 @@ class Console:
                 await self._finish_oidc(request, connection)
             else:
                 session = self.sessions.find(request.headers, self._cookie_name, self._loop.time())
+                ACTOR.set(session.user or OPERATOR)
                 await self._answer_in(session, request, connection)
         except TidingsError as wrong:
             connection.refuse(wrong, **HEADERS, **{"Cache-Control": "no-store"})
@@ -308,6 +312,7 @@ class Console:
             case "POST", "/api/logout":
                 check_csrf(session, request.headers)
                 self.sessions.close(session)
+                self._audit.record("log out", "")
                 self._respond(connection, {})
             case _:
                 raise BadRequest(404, "there is no such page; begin at /")
@@ -325,8 +330,12 @@ class Console:
         if asked.get("certificate") is True:
             session = self._log_in_by_certificate(connection)
         else:
-            session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
-            self._audit.record("log in", "", by="login key")
+            try:
+                session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
+            except Denied as refused:
+                self._audit.record("log in refused", "", by="login key", code=refused.code)
+                raise
+            self._audit.record("log in", "", by="login key", user=OPERATOR)
         self._respond(connection, {"csrf": session.csrf}, **{"Set-Cookie": self._session_cookie(session)})
 
     def _session_cookie(self, session: WebSession) -> str:
@@ -441,7 +450,8 @@ class Console:
         return await client.ask("subscriptions")
 
     async def _check(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return conditions.describe(str(asked.get("where", "")), await client.event_type(str(asked.get("type", ""))))
+        event_type = await client.event_type(str(asked.get("type", "")))
+        return await asyncio.to_thread(conditions.describe, str(asked.get("where", "")), event_type)
 
     async def _trace(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         return await client.ask("trace", event=str(asked.get("event", ""))[:200])
@@ -518,11 +528,13 @@ class Console:
         readable = EventType.of(event_type.name, tuple(Attribute(each.name, each.type) for each in event_type))
         values = readable.check(typed(record, readable))  # What is required may be hidden from this client.
         hidden = await self._hidden(client, event_type.name) - set(values)
-        return {"rows": conditions.explain(texts, event_type, values, hidden), "hidden": sorted(hidden)}
+        check_size("\n".join(texts))
+        rows = await asyncio.to_thread(conditions.explain, texts, event_type, values, hidden)
+        return {"rows": rows, "hidden": sorted(hidden)}
 
     async def _try(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         event_type = await client.event_type(str(asked.get("type", "")))
-        described = conditions.describe(str(asked.get("where", "")), event_type)
+        described = await asyncio.to_thread(conditions.describe, str(asked.get("where", "")), event_type)
         if not described["ok"]:
             return {"check": described}
         feed = await client.feed(event_type.name, "TRUE")
@@ -531,11 +543,12 @@ class Console:
         hidden = await self._hidden(client, event_type.name)
         recent = [(event.id, event.values) for event in feed.recent]
         wanted = parse(str(asked["where"]), event_type)
+        others = await self._others(client, asked)
         return {
             "check": described,
             "hidden": sorted(hidden),
-            **conditions.try_on(wanted, recent, hidden),
-            "related": conditions.related(wanted, await self._others(client, asked), event_type),
+            **await asyncio.to_thread(conditions.try_on, wanted, recent, hidden),
+            "related": await asyncio.to_thread(conditions.related, wanted, others, event_type),
             "last": show(feed.recent[-1]) if feed.recent else None,
         }
 
@@ -546,7 +559,9 @@ class Console:
         if not isinstance(kept, list) or not all(isinstance(text, str) for text in kept):
             raise InputError("expected other conditions as a list of texts")
         mine = [str(row["condition"]) for row in own if row["type"] == asked.get("type")]
-        return list(dict.fromkeys([*mine, *kept]))[:CONDITIONS_MAX]
+        texts = list(dict.fromkeys([*mine, *kept]))[:CONDITIONS_MAX]
+        ends = list(accumulate(map(len, texts)))
+        return [text for text, end in zip(texts, ends) if end <= OTHERS_CHARACTERS_MAX]  # Of all together.
 
     async def _hidden(self, client: ConsoleClient, type: str) -> set[str]:
         return next((rights.hidden_from(client, row) for row in await client.types() if row["name"] == type), set())
@@ -594,6 +609,7 @@ class Console:
         """Server-sent events, until the page or the feed ends."""
         event_type = await client.event_type(request.query.get("type", ""))
         where = request.query.get("where", "").strip() or "TRUE"
+        check_size(where)
         parse(where, event_type)  # Raises here, with the spot, before the broker is asked.
         feed = await client.feed(event_type.name, where)
         headers = {**HEADERS, "Cache-Control": "no-store", "Connection": "close"}
