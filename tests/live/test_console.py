@@ -171,6 +171,53 @@ def test_actions_need_to_be_allowed_and_the_right_to_them_and_are_in_the_audit_l
     assert actions == ["log in", "drain", "drain refused", "replay", "replay done"]
 
 
+def test_past_events_are_replayed_if_that_is_allowed_and_the_broker_keeps_nothing_of_it(show: Show) -> None:
+    ours = Browserless(show.console)
+    ids = show.publish(*({"plate": f"R{n}", "area": "REPLAY"} for n in range(3)))
+    asked = {"client": "police/desk", "type": "Numberplate", "where": "area = 'REPLAY'", "back_s": 600}
+    assert ours.ask("POST", "/api/replay", asked, **{"X-Tidings-CSRF": ours.csrf})[0] == 403
+
+    async def start() -> Console:
+        return await Console(replace(show.console.settings, allow_actions=True, audit=None)).__aenter__()
+
+    console = show.loop.run(start())
+    theirs = Browserless(console)
+    assert theirs.ask("POST", "/api/replay", {**asked, "back_s": 0}, **{"X-Tidings-CSRF": theirs.csrf})[0] == 400
+    name = theirs.post("/api/replay", asked)["replay"]
+    seen: list[str] = []
+    for batch in theirs.batches(f"client=police/desk&type=Numberplate&replay={name}"):
+        seen += [event["id"] for event in batch["events"] if event["id"] not in seen]
+        if len(seen) == len(ids):
+            break
+    assert seen == ids
+    kept = theirs.ask("GET", "/api/subscriptions?client=police/desk")[2]
+    assert name in {row["name"] for row in kept}
+    show.loop.run(console.__aexit__(None, None, None))
+    kept = ours.ask("GET", "/api/subscriptions?client=police/desk")[2]
+    assert name not in {row["name"] for row in kept}
+
+
+def test_who_holds_the_console_up_with_a_condition_is_refused(show: Show) -> None:
+    ours = Browserless(show.console)
+    asked = {"client": "police/desk", "type": "Numberplate"}
+    long = " OR ".join(f"speed = {n}" for n in range(12_000))
+    assert ours.post("/api/try", {**asked, "where": long})["check"]["ok"] is False
+    status, _, said = ours.ask(
+        "POST", "/api/why", {**asked, "event": {}, "conditions": [long]}, **{"X-Tidings-CSRF": ours.csrf}
+    )
+    assert (status, said["error"]) == (400, "FilterTooLarge")
+
+
+def test_a_login_key_that_is_no_text_is_refused_and_audited(show: Show) -> None:
+    stranger = Browserless(show.console)
+    stranger.cookie = ""
+    assert stranger.ask("POST", "/api/session", {"key": "\ud800"})[0] == 403
+    file = show.console.settings.audit
+    assert file is not None
+    last = json.loads(file.read_text().splitlines()[-1])
+    assert (last["action"], last["user"], last["by"]) == ("log in refused", "", "login key")
+
+
 def test_a_revoked_right_is_shown_with_who_has_heard_of_it(show: Show) -> None:
     ours, files = Browserless(show.console), Path(show.console.settings.registry).parent
     authority = Identity.from_pem((files / "authority.pem").read_bytes())
@@ -228,6 +275,30 @@ def test_a_wrong_condition_is_shown_with_the_spot(page: Page) -> None:
     expect(alert).to_contain_text("did you mean 'speed'?")
     page.fill("#where", "speed > 20")
     expect(page.locator("form .chip").first).to_have_text("speed ∈ (20.0, ∞)")
+
+
+def test_an_event_is_inspected_by_keyboard(show: Show, page: Page) -> None:
+    go(page, "events", "client=ccs/desk&type=Numberplate&where=plate+%3D+'INSPECTED'")
+    expect(page.get_by_role("status")).to_contain_text("No event has matched yet")
+    (id,) = show.publish({"plate": "INSPECTED", "area": SECRET})
+    page.get_by_role("button", name="Inspect").first.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(id)
+    expect(dialog.get_by_role("row", name="area")).to_contain_text("hidden from you")
+    expect(dialog.get_by_role("row", name="plate")).to_contain_text("INSPECTED")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="Inspect").first).to_be_focused()
+
+
+def test_the_keyboards_focus_stays_where_it_was_when_a_page_is_drawn_anew(show: Show, page: Page) -> None:
+    link = page.locator("table a").nth(1)
+    link.focus()
+    page.evaluate("() => { document.querySelector('table').dataset.before = 'yes'; }")
+    show.publish({"plate": "FOCUS"})  # So that the numbers change.
+    page.wait_for_function("() => !document.querySelector('table').dataset.before")
+    expect(page.locator("table a").nth(1)).to_be_focused()
 
 
 def test_a_condition_is_completed_by_keyboard_and_kept(page: Page) -> None:

@@ -9,7 +9,8 @@
     GET  /api/network, /api/broker?client=  the map; one broker's status and the last quarter of an hour
     GET  /api/types, /api/subscriptions     of one client: ?client=
     GET  /api/check?type=&where=            a condition: its boxes, or what is wrong and where
-    GET  /api/feed?type=&where=             server-sent events, at most a hundred a second
+    GET  /api/feed?type=&where=             server-sent events, at most a hundred a second; ?replay= of a replay
+    POST /api/replay {type, where, back_s}  begins one: the events of the last seconds, then new ones; if allowed
     POST /api/why {type, event, conditions} which conditions match an event, and which clause decides
     POST /api/try {type, where}             a condition against the recent events
     GET  /api/trace?event=                  the route of an event
@@ -46,7 +47,7 @@ from typing import Any, TypeAlias
 from tidings import __version__
 from tidings.console import conditions, papers, pipelines, rights
 from tidings.console.audit import ACTOR, OPERATOR, AuditLog
-from tidings.console.feeds import show
+from tidings.console.feeds import from_page, show
 from tidings.console.grants import RightsDesk
 from tidings.console.login import CALLBACK, OidcLogin, OidcSettings, Users, names_in_certificate
 from tidings.console.participants import ConsoleClient
@@ -54,7 +55,7 @@ from tidings.console.sessions import WebSession, WebSessions, check_csrf, check_
 from tidings.console.simulations import NODES_MAX, Simulations
 from tidings.console.topology import topology
 from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError, did_you_mean
-from tidings.events import Attribute, EventType, typed
+from tidings.events import Attribute, EventType
 from tidings.filters import parse
 from tidings.net import (
     BadRequest,
@@ -82,6 +83,7 @@ LETTERS_SHOWN = 100
 ACTIONS = {"drain": "drain", "replay": "dlq replay"}
 """What pages may ask for, and the broker's name for it."""
 PUBLISH_S_MAX = 10.0
+REPLAY_BACK_S_MAX = 31 * 86_400
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
@@ -179,6 +181,7 @@ class Console:
             "/api/why": self._why,
             "/api/try": self._try,
             "/api/publish": self._publish,
+            "/api/replay": self._replay,
             "/api/act": self._act,
             "/api/rights/preview": self._preview_rights,
             "/api/rights/change": self._change_rights,
@@ -526,7 +529,7 @@ class Console:
         if len(texts) > CONDITIONS_MAX:
             raise InputError(f"at most {CONDITIONS_MAX} conditions at once")
         readable = EventType.of(event_type.name, tuple(Attribute(each.name, each.type) for each in event_type))
-        values = readable.check(typed(record, readable))  # What is required may be hidden from this client.
+        values = from_page(record, readable)  # What is required may be hidden from this client.
         hidden = await self._hidden(client, event_type.name) - set(values)
         check_size("\n".join(texts))
         rows = await asyncio.to_thread(conditions.explain, texts, event_type, values, hidden)
@@ -573,7 +576,7 @@ class Console:
         record = asked.get("values")
         if not isinstance(record, Mapping):
             raise InputError('expected the values as a JSON object such as {"speed": 31.0}')
-        values = event_type.check(typed(record, event_type))
+        values = from_page(record, event_type)
         self._audit.record("publish", client.name, type=event_type.name, attributes=", ".join(sorted(values)))
         try:
             async with asyncio.timeout(PUBLISH_S_MAX):
@@ -599,6 +602,16 @@ class Console:
         self._audit.record(f"{action} done", client.name, outcome=json.dumps(done))
         return done
 
+    async def _replay(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.settings.allow_actions:
+            raise BadRequest(403, "this console only reads what is new; start it with --allow-actions")
+        event_type = await client.event_type(str(asked.get("type", "")))
+        where, back_s = _condition_in(asked, event_type), asked.get("back_s")
+        if not isinstance(back_s, int) or isinstance(back_s, bool) or not 0 < back_s <= REPLAY_BACK_S_MAX:
+            raise InputError(f"back_s: expected a whole number of seconds from 1 to {REPLAY_BACK_S_MAX}")
+        self._audit.record("replay events", client.name, type=event_type.name, seconds=str(back_s))
+        return {"replay": await client.replay(event_type.name, where, back_s)}
+
     def _figure(self, path: str, connection: HttpConnection) -> None:
         found = papers.figure(self.settings.figures, path)
         if found is None:
@@ -608,10 +621,10 @@ class Console:
     async def _feed(self, client: ConsoleClient, request: HttpRequest, connection: HttpConnection) -> None:
         """Server-sent events, until the page or the feed ends."""
         event_type = await client.event_type(request.query.get("type", ""))
-        where = request.query.get("where", "").strip() or "TRUE"
-        check_size(where)
-        parse(where, event_type)  # Raises here, with the spot, before the broker is asked.
-        feed = await client.feed(event_type.name, where)
+        if replay := request.query.get("replay", ""):
+            feed = await client.replayed(replay)
+        else:
+            feed = await client.feed(event_type.name, _condition_in(request.query, event_type))
         headers = {**HEADERS, "Cache-Control": "no-store", "Connection": "close"}
         connection.begin(200, "text/event-stream", **headers)
         try:
@@ -626,6 +639,14 @@ class Console:
             connection.end()
             with contextlib.suppress(ConnectionError):
                 await connection.writer.drain()
+
+
+def _condition_in(asked: Mapping[str, Any], event_type: EventType) -> str:
+    """The condition that a page asks for; raises FilterError here, with the spot, before the broker is asked."""
+    where = str(asked.get("where", "")).strip() or "TRUE"
+    check_size(where)
+    parse(where, event_type)
+    return where
 
 
 def _pipeline_number(asked: Mapping[str, Any]) -> int:

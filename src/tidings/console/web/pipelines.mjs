@@ -1,6 +1,6 @@
 // Pipelines: what `tidings run` has done, batch by batch; its quarantine; deliveries by subscriber.
 
-import { badge, count, dayOf, duration, empty, get, h, problem, table, tile } from "/dom.mjs";
+import { badge, count, dayOf, duration, empty, get, h, opened, problem, renew, table, tile } from "/dom.mjs";
 
 export async function show(page) {
   page.root.append(h("h1", {}, "Pipelines"), h("p", { class: "lead" }, "Spark jobs of ", h("code", {}, "tidings run"), ": batches, what could not be used, and who got how much."));
@@ -13,9 +13,9 @@ export async function show(page) {
     const one = chosen === undefined ? null : await get("/api/pipeline", { client: page.client, number: chosen });
     if (!page.isShown() || JSON.stringify([found, one]) === before) return;
     before = JSON.stringify([found, one]);
-    list.replaceChildren(h("div", { class: "panel" }, found.length ? overview(page, found) : empty("No pipeline is named.",
+    renew(list, h("div", { class: "panel" }, found.length ? overview(page, found) : empty("No pipeline is named.",
       h("span", {}, "Start the console with ", h("code", {}, "--pipeline PIPELINE.toml"), ", once for each."))));
-    place.replaceChildren(...(one ? pipeline(page, one, chosen) : []));
+    renew(place, ...(one ? pipeline(page, one, chosen) : []));
   });
 }
 
@@ -51,10 +51,7 @@ function pipeline(page, one, number) {
 // The deliveries of one subscriber, in a window above the page.
 async function browse(page, number, subscriber) {
   const place = h("div", { "aria-live": "polite" }, h("p", { class: "note" }, "Reading…"));
-  const dialog = h("dialog", { "aria-label": `Deliveries to ${subscriber}` }, h("div", { class: "row" }, h("h2", { class: "grow" }, `Newest deliveries to ${subscriber}`), h("button", { type: "button", onclick: () => dialog.close() }, "Close")), place);
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  opened(`Newest deliveries to ${subscriber}`, place);
   try {
     const rows = await get("/api/deliveries", { client: page.client, number, subscriber });
     const names = [...new Set(rows.flatMap(Object.keys))];
