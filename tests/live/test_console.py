@@ -167,8 +167,9 @@ def test_actions_need_to_be_allowed_and_the_right_to_them_and_are_in_the_audit_l
     assert (status, said["error"]) == (403, "Denied")  # By the broker: the desk does not administer it.
     assert theirs.post("/api/act", {"client": "police/desk", "action": "replay"}) == [{"replayed": 0, "left": 0}]
     show.loop.run(console.__aexit__(None, None, None))
-    actions = [json.loads(line)["action"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert actions == ["log in", "drain", "drain refused", "replay", "replay done"]
+    audit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [each["action"] for each in audit] == ["log in", "drain", "drain refused", "replay", "replay done"]
+    assert {each["user"] for each in audit} == {"operator"}
 
 
 def test_past_events_are_replayed_if_that_is_allowed_and_the_broker_keeps_nothing_of_it(show: Show) -> None:
