@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tests.live.console_network import ODD_NAME, Browserless, Show, network_with
 from tests.live.console_pages import NARROW, SCREENS, chromium, chromium_program, go, opened, simulate
 from tidings.console import Console
 from tidings.console.feeds import SHOWN_PER_TICK
+from tidings.console.server import CONNECTIONS_MAX
 from tidings.net import BlockingClient
 from tidings.security import Identity
 from tidings.store import Registry
@@ -207,6 +210,15 @@ def test_who_holds_the_console_up_with_a_condition_is_refused(show: Show) -> Non
         "POST", "/api/why", {**asked, "event": {}, "conditions": [long]}, **{"X-Tidings-CSRF": ours.csrf}
     )
     assert (status, said["error"]) == (400, "FilterTooLarge")
+
+
+def test_strangers_who_hold_connections_keep_nobody_out(show: Show) -> None:
+    ours = Browserless(show.console)
+    host, _, port = show.console.address.rpartition(":")
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX + 20):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        assert ours.ask("GET", "/api/me")[0] == 200
 
 
 def test_a_login_key_that_is_no_text_is_refused_and_audited(show: Show) -> None:

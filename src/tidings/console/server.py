@@ -164,6 +164,7 @@ class Console:
         self._audit = AuditLog(settings.audit)
         self._pages = _pages()
         self._connections: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}  # Those on which nobody has shown a session; oldest first.
         self.address, self._hosts = "", frozenset[str]()
         self._get: dict[str, Answerer] = {
             "/api/broker": self._broker,
@@ -238,10 +239,11 @@ class Console:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio runs this as a task"
-        if len(self._connections) >= CONNECTIONS_MAX:
+        if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():
             writer.close()
             return
         self._connections.add(task)
+        self._strangers[task] = None
         ACTOR.set("")
         connection = HttpConnection(reader, writer)
         try:
@@ -254,7 +256,23 @@ class Console:
             pass
         finally:
             self._connections.discard(task)
+            self._strangers.pop(task, None)
             writer.close()
+
+    def _is_known(self) -> None:
+        """The connection that is answered has shown a session."""
+        if (task := asyncio.current_task()) is not None:
+            self._strangers.pop(task, None)
+
+    def _make_room(self) -> bool:
+        """Ends the oldest connection on which nobody has shown a session, so that strangers cannot keep users out."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        del self._strangers[oldest]
+        self._connections.discard(oldest)
+        oldest.cancel()
+        return True
 
     async def _answer(self, request: HttpRequest, connection: HttpConnection) -> None:
         try:
@@ -273,6 +291,7 @@ class Console:
             else:
                 session = self.sessions.find(request.headers, self._cookie_name, self._loop.time())
                 ACTOR.set(session.user or OPERATOR)
+                self._is_known()
                 await self._answer_in(session, request, connection)
         except TidingsError as wrong:
             connection.refuse(wrong, **HEADERS, **{"Cache-Control": "no-store"})

@@ -141,7 +141,7 @@ class Simulation:
 
     def _node(self, asked: Mapping[str, Any]) -> int:
         node = asked.get("node")
-        if not isinstance(node, int) or not 0 <= node < self.world.node_count:
+        if not isinstance(node, int) or isinstance(node, bool) or not 0 <= node < self.world.node_count:
             raise InputError(f"expected a node from 0 to {self.world.node_count - 1}")
         return node
 
