@@ -219,23 +219,24 @@ function loadOf(broker) {
   const parts = [broker.role ?? ""];
   if (broker.published_per_s || broker.delivered_per_s) parts.push(`${count(broker.published_per_s)}/s in, ${count(broker.delivered_per_s)}/s out`);
   if (broker.waiting) parts.push(`${count(broker.waiting)} waiting${broker.oldest_s >= 1 ? `, ${duration(broker.oldest_s)} old` : ""}`);
-  return parts.filter(Boolean).join(" · ");
+  return parts.filter(Boolean);
 }
 
 function node(broker, [x, y], { labels, out: margin = 10 }, frame, hrefOf, onSelect) {
   const { dot, many, orgs, W, H } = frame, label = `${broker.domain}/${broker.name}`;
-  const load = loadOf(broker), busy = (broker.published_per_s ?? 0) + (broker.delivered_per_s ?? 0);
+  const parts = loadOf(broker), load = parts.join(", "), busy = (broker.published_per_s ?? 0) + (broker.delivered_per_s ?? 0);
+  const told = broker.state === "up" || broker.state === "linked" ? parts : [broker.state === "away" ? "not linked" : broker.state, ...parts];
   const angle = Math.atan2(y - H / 2, x - W / 2), side = Math.cos(angle);
   const shown = short(broker.domain === "network" ? broker.name : label);
   const outside = labels === "outside" && (!frame.narrow || shown.length <= 3), out = dot + margin;
-  const lx = outside ? x + out * side : x, ly = outside ? y + (out + 8) * Math.sin(angle) : y + dot + 14;
+  const lx = outside ? x + out * side : x, raised = 13 * told.length * Math.max(0, -Math.sin(angle));
+  const ly = outside ? y + (out + 8) * Math.sin(angle) - (frame.narrow ? 0 : raised) : y + dot + 14;
   const anchor = !outside || Math.abs(side) < 0.25 ? "middle" : side > 0 ? "start" : "end";
-  const told = broker.state === "up" || broker.state === "linked" ? load : [broker.state === "away" ? "not linked" : broker.state, load].filter(Boolean).join(" · ");
   return s("a", { class: `node ${broker.state} ${broker.mark ?? ""}`, href: hrefOf(broker), "aria-label": `${label}: ${broker.state}${load ? `, ${load}` : ""}`,
     onclick: onSelect ? (event) => { event.preventDefault(); onSelect(broker); } : undefined },
     s("title", {}, `${label}: ${broker.state}, ${broker.address}${load ? `, ${load}` : ""}`),
     busy > 0 ? s("circle", { class: "halo", cx: x, cy: y, r: dot + Math.min(12, 2 + 2 * Math.log2(1 + busy)) }) : null,
     s("circle", { cx: x, cy: y, r: dot, class: broker.role === "core" || broker.role === "coordinator" ? `${colour(orgs, broker.domain)} strong` : colour(orgs, broker.domain) }),
     many || labels === "none" ? null : [s("text", { x: lx, y: ly, "text-anchor": anchor }, shown),
-      told && !frame.narrow ? s("text", { x: lx, y: ly + 14, "text-anchor": anchor, class: "small" }, told) : null]);
+      frame.narrow ? null : told.map((each, line) => s("text", { x: lx, y: ly + 14 + 13 * line, "text-anchor": anchor, class: "small" }, each))]);
 }

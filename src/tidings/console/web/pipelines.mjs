@@ -39,7 +39,7 @@ function pipeline(page, one, number) {
       rate(one) === null ? null : tile(`${count(rate(one))}/s`, "events, lately"), one.lag === null ? null : tile(count(one.lag), "waiting at the broker"),
       one.batches[0]?.done_ms ? tile(duration(Math.max(0, (Date.now() - one.batches[0].done_ms) / 1000)), "since the last batch") : null),
     h("div", { class: "columns" },
-      h("div", { class: "panel" }, h("h2", {}, "Batches"), one.batches.length ? table([{ title: "Batch", class: "num" }, "Done", { title: "Subscriptions", class: "num" }, ...numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => ({ title: titles[name], class: "num" }))],
+      h("div", { class: "panel" }, h("h2", {}, "Batches"), one.batches.length ? table([{ title: "Batch", class: "num" }, "Done", { title: "Subscriptions", class: "num" }, ...numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => ({ title: titles[name].replace(/^./, (first) => first.toUpperCase()), class: "num" }))],
         one.batches.map((each) => h("tr", {}, h("td", { class: "num" }, each.batch), h("td", { class: "short" }, each.done_ms ? dayOf(each.done_ms) : badge("running, or stopped in it", "warn")),
           h("td", { class: "num" }, `v${each.version}`), numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => h("td", { class: "num" }, each.counts ? count(each.counts[name]) : "–")))), "Batches")
         : empty("No batch yet.", "They appear when `tidings run` has read the first events.")),

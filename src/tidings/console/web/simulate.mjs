@@ -42,7 +42,7 @@ export async function show(page) {
 class Desk {
   constructor(page, place, bar, said, choices) {
     Object.assign(this, { page, place, said, choices, kind: page.query.map ?? "", selected: null, playing: 0, waiting: 0, done: Promise.resolve() });
-    this.map = h("div", {}), this.tiles = h("div", { class: "tiles" }), this.side = h("div", {}), this.chosen = h("div", { class: "row", "aria-live": "polite" });
+    this.map = h("div", {}), this.tiles = h("div", { class: "tiles roomy" }), this.side = h("div", {}), this.chosen = h("div", { class: "row", "aria-live": "polite" });
     this.kinds = h("select", { id: "kind" });
     this.kinds.addEventListener("change", () => { this.kind = this.kinds.value; page.remember({ ...choices, map: this.kind }); this.draw(this.view); });
     const button = (title, action, content = {}) => h("button", { type: "button", onclick: () => this.act(action, content) }, title);
