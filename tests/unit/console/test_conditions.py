@@ -25,6 +25,6 @@ def test_a_condition_is_tried_on_the_newest_events_as_long_as_there_is_time(monk
     tried = conditions.try_on(wanted, FALSE_EVENTS, ())
     assert (tried["events"], tried["left_out"], tried["matched"]) == (10, 0, ["e2", "e1", "e0"])
     moments = iter([0.0, 0.5, 0.9, 1.5])
-    monkeypatch.setattr(conditions.time, "thread_time", lambda: next(moments))
+    monkeypatch.setattr("tidings.console.conditions.time.thread_time", lambda: next(moments))
     tried = conditions.try_on(wanted, FALSE_EVENTS, ())
     assert (tried["events"], tried["left_out"], tried["outcomes"]) == (2, 8, {"FALSE": 2})
