@@ -126,8 +126,8 @@ def pictures(folder: Path) -> None:
 
 def _show(page: Page, screen: str) -> None:
     if screen == "network":
-        return
-    if screen == "why":
+        page.wait_for_selector("svg.map text:has-text('/s in')")
+    elif screen == "why":
         fill_in(page)
     elif screen == "trace":
         page.evaluate("() => { location.hash = sessionStorage.getItem('trace'); }")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tests.live.console_network import ODD_NAME, Browserless, Show, network_with
 from tests.live.console_pages import NARROW, SCREENS, chromium, chromium_program, go, opened, simulate
 from tidings.console import Console
 from tidings.console.feeds import SHOWN_PER_TICK
+from tidings.console.server import CONNECTIONS_MAX
 from tidings.net import BlockingClient
 from tidings.security import Identity
 from tidings.store import Registry
@@ -167,8 +170,65 @@ def test_actions_need_to_be_allowed_and_the_right_to_them_and_are_in_the_audit_l
     assert (status, said["error"]) == (403, "Denied")  # By the broker: the desk does not administer it.
     assert theirs.post("/api/act", {"client": "police/desk", "action": "replay"}) == [{"replayed": 0, "left": 0}]
     show.loop.run(console.__aexit__(None, None, None))
-    actions = [json.loads(line)["action"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert actions == ["log in", "drain", "drain refused", "replay", "replay done"]
+    audit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [each["action"] for each in audit] == ["log in", "drain", "drain refused", "replay", "replay done"]
+    assert {each["user"] for each in audit} == {"operator"}
+
+
+def test_past_events_are_replayed_if_that_is_allowed_and_the_broker_keeps_nothing_of_it(show: Show) -> None:
+    ours = Browserless(show.console)
+    ids = show.publish(*({"plate": f"R{n}", "area": "REPLAY"} for n in range(3)))
+    asked = {"client": "police/desk", "type": "Numberplate", "where": "area = 'REPLAY'", "back_s": 600}
+    assert ours.ask("POST", "/api/replay", asked, **{"X-Tidings-CSRF": ours.csrf})[0] == 403
+
+    async def start() -> Console:
+        return await Console(replace(show.console.settings, allow_actions=True, audit=None)).__aenter__()
+
+    console = show.loop.run(start())
+    theirs = Browserless(console)
+    assert theirs.ask("POST", "/api/replay", {**asked, "back_s": 0}, **{"X-Tidings-CSRF": theirs.csrf})[0] == 400
+    name = theirs.post("/api/replay", asked)["replay"]
+    seen: list[str] = []
+    for batch in theirs.batches(f"client=police/desk&type=Numberplate&replay={name}"):
+        seen += [event["id"] for event in batch["events"] if event["id"] not in seen]
+        if len(seen) == len(ids):
+            break
+    assert seen == ids
+    kept = theirs.ask("GET", "/api/subscriptions?client=police/desk")[2]
+    assert name in {row["name"] for row in kept}
+    show.loop.run(console.__aexit__(None, None, None))
+    kept = ours.ask("GET", "/api/subscriptions?client=police/desk")[2]
+    assert name not in {row["name"] for row in kept}
+
+
+def test_who_holds_the_console_up_with_a_condition_is_refused(show: Show) -> None:
+    ours = Browserless(show.console)
+    asked = {"client": "police/desk", "type": "Numberplate"}
+    long = " OR ".join(f"speed = {n}" for n in range(12_000))
+    assert ours.post("/api/try", {**asked, "where": long})["check"]["ok"] is False
+    status, _, said = ours.ask(
+        "POST", "/api/why", {**asked, "event": {}, "conditions": [long]}, **{"X-Tidings-CSRF": ours.csrf}
+    )
+    assert (status, said["error"]) == (400, "FilterTooLarge")
+
+
+def test_strangers_who_hold_connections_keep_nobody_out(show: Show) -> None:
+    ours = Browserless(show.console)
+    host, _, port = show.console.address.rpartition(":")
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX + 20):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        assert ours.ask("GET", "/api/me")[0] == 200
+
+
+def test_a_login_key_that_is_no_text_is_refused_and_audited(show: Show) -> None:
+    stranger = Browserless(show.console)
+    stranger.cookie = ""
+    assert stranger.ask("POST", "/api/session", {"key": "\ud800"})[0] == 403
+    file = show.console.settings.audit
+    assert file is not None
+    last = json.loads(file.read_text().splitlines()[-1])
+    assert (last["action"], last["user"], last["by"]) == ("log in refused", "", "login key")
 
 
 def test_a_revoked_right_is_shown_with_who_has_heard_of_it(show: Show) -> None:
@@ -228,6 +288,30 @@ def test_a_wrong_condition_is_shown_with_the_spot(page: Page) -> None:
     expect(alert).to_contain_text("did you mean 'speed'?")
     page.fill("#where", "speed > 20")
     expect(page.locator("form .chip").first).to_have_text("speed ∈ (20.0, ∞)")
+
+
+def test_an_event_is_inspected_by_keyboard(show: Show, page: Page) -> None:
+    go(page, "events", "client=ccs/desk&type=Numberplate&where=plate+%3D+'INSPECTED'")
+    expect(page.get_by_role("status")).to_contain_text("No event has matched yet")
+    (id,) = show.publish({"plate": "INSPECTED", "area": SECRET})
+    page.get_by_role("button", name="Inspect").first.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(id)
+    expect(dialog.get_by_role("row", name="area")).to_contain_text("hidden from you")
+    expect(dialog.get_by_role("row", name="plate")).to_contain_text("INSPECTED")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="Inspect").first).to_be_focused()
+
+
+def test_the_keyboards_focus_stays_where_it_was_when_a_page_is_drawn_anew(show: Show, page: Page) -> None:
+    link = page.locator("table a").nth(1)
+    link.focus()
+    page.evaluate("() => { document.querySelector('table').dataset.before = 'yes'; }")
+    show.publish({"plate": "FOCUS"})  # So that the numbers change.
+    page.wait_for_function("() => !document.querySelector('table').dataset.before")
+    expect(page.locator("table a").nth(1)).to_be_focused()
 
 
 def test_a_condition_is_completed_by_keyboard_and_kept(page: Page) -> None:

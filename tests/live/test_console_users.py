@@ -150,8 +150,19 @@ def test_a_user_logs_in_at_a_provider_and_acts_only_as_itself(with_provider: Con
     page.context.close()
     audit = with_provider.settings.audit
     assert audit is not None
-    assert actions_in(audit) == ["log in"]
-    assert json.loads(audit.read_text())["user"] == ADA
+    assert actions_in(audit) == ["log in", "log out"]
+    assert {json.loads(line)["user"] for line in audit.read_text().splitlines()} == {ADA}
+
+
+def test_who_logs_in_at_a_provider_comes_back_to_the_link_that_was_followed(
+    with_provider: Console, browser: Browser
+) -> None:
+    page = browser.new_page()
+    page.goto(f"http://{with_provider.address}/#/why?type=Numberplate&where=speed+%3E+7")
+    page.click("text=Log in at localhost")
+    page.click("button[value='ada']")
+    expect(page.locator("#tried")).to_have_value("speed > 7")
+    page.context.close()
 
 
 def test_an_address_that_the_provider_has_not_verified_is_nobodys(with_provider: Console, browser: Browser) -> None:

@@ -61,7 +61,10 @@ def console(
     ] = False,
     allow_actions: Annotated[
         bool,
-        typer.Option("--allow-actions", help="Let pages replay dead letters and, as an administrator, drain a broker."),
+        typer.Option(
+            "--allow-actions",
+            help="Let pages replay past events and dead letters and, as an administrator, drain a broker.",
+        ),
     ] = False,
     audit: Annotated[
         Path | None, typer.Option("--audit", metavar="FILE", help="Append a JSON line for each action to this file.")
@@ -131,7 +134,7 @@ def console(
         figures=figures or (FIGURES if FIGURES.is_dir() else None),
         pipelines=pipeline or (),
         allow_publish=allow_publish or demo,
-        allow_actions=allow_actions,
+        allow_actions=allow_actions or demo,
         audit=audit,
         certificate=certificate,
         key=key,

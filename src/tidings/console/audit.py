@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 
 log = logging.getLogger("tidings.console")
 FIELD_CHARACTERS_MAX = 300
+
+OPERATOR = "operator"
+"""Whoever has the login key."""
+ACTOR: ContextVar[str] = ContextVar("actor", default="")
+"""The user whose request is answered; empty before anybody has logged in."""
 
 
 class AuditLog:
@@ -19,7 +25,8 @@ class AuditLog:
 
     def record(self, action: str, client: str, **facts: str) -> None:
         """Appends one line. An action whose line cannot be written raises OSError, so do it first."""
-        shown = {name: value[:FIELD_CHARACTERS_MAX] for name, value in facts.items()}
+        about = {"user": ACTOR.get(), **facts}
+        shown = {name: value[:FIELD_CHARACTERS_MAX] for name, value in about.items()}
         log.info(action, extra={"client": client, **shown})
         if self._file is not None:
             at = datetime.now(UTC).isoformat(timespec="milliseconds")

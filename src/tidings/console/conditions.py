@@ -6,6 +6,7 @@ is UNKNOWN, and says which attribute it takes.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,12 +15,14 @@ from typing import Any, NamedTuple
 from tidings.errors import FilterError
 from tidings.events import EventType, Value, ValueType
 from tidings.filters import DOMAIN, Box, Condition, Intervals, anything, covers, format_tree, parse
+from tidings.overlay import check_size
 
 CLAUSES_MAX = 10
 EXAMPLES_MAX = 8
 BOXES_SHOWN = 50
 CUTS_MAX = 40  # Of one axis that is drawn; with more nobody could tell the cells apart.
 LABEL_CHARACTERS_MAX = 24
+TRY_S_MAX = 1.0  # Of the processor, for one condition against recent events.
 
 
 class MatchVerdict(NamedTuple):
@@ -33,10 +36,9 @@ class MatchVerdict(NamedTuple):
 
 def describe(text: str, event_type: EventType) -> dict[str, Any]:
     """The condition in canonical form with its boxes; or what is wrong with it, and at which character."""
-    try:
-        wanted = parse(text, event_type)
-    except FilterError as wrong:
-        return {"ok": False, "what": wrong.what, "column": wrong.column, "hint": wrong.hint}
+    wanted = _parsed(text, event_type)
+    if isinstance(wanted, FilterError):
+        return {"ok": False, "what": wanted.what, "column": wanted.column, "hint": wanted.hint}
     shown = wanted.boxes[:BOXES_SHOWN]
     axes = _axes(shown)
     boxes = [
@@ -141,13 +143,19 @@ def explain(
 
 
 def try_on(
-    wanted: Condition, events: Iterable[tuple[str, Mapping[str, Value]]], hidden: Collection[str]
+    wanted: Condition, events: Sequence[tuple[str, Mapping[str, Value]]], hidden: Collection[str]
 ) -> dict[str, Any]:
-    """How many of these events a condition matches, and the clauses that most often kept one out."""
+    """How many of these events a condition matches, and the clauses that most often kept one out.
+
+    It begins with the newest, and looks at fewer where the condition is so long that all would take too much time.
+    """
     outcomes: Counter[str] = Counter()
     failed: Counter[str] = Counter()
-    examples = []
-    for id, values in events:
+    examples: list[str] = []
+    ends = time.thread_time() + TRY_S_MAX
+    for id, values in reversed(events):
+        if time.thread_time() > ends:
+            break
         one = verdict(wanted, values, hidden)
         outcomes[one.outcome] += 1
         if one.outcome == "TRUE":
@@ -157,13 +165,16 @@ def try_on(
     return {
         "outcomes": dict(outcomes),
         "failed": failed.most_common(CLAUSES_MAX),
-        "matched": examples[-EXAMPLES_MAX:],
+        "matched": examples[:EXAMPLES_MAX],
         "events": outcomes.total(),
+        "left_out": len(events) - outcomes.total(),
     }
 
 
 def _parsed(text: str, event_type: EventType) -> Condition | FilterError:
+    """Of a condition that is as long as the network takes it; a longer one is not parsed."""
     try:
+        check_size(text)
         return parse(text, event_type)
     except FilterError as wrong:
         return wrong

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidings.console.audit import ACTOR, OPERATOR
 from tidings.console.participants import ConsoleClient
 from tidings.errors import Denied, InputError
 from tidings.events import EventType
@@ -82,7 +83,9 @@ class RightsDesk:
             seen = self._preview(registry, change)
             if seen["mark"] != asked.get("mark"):
                 raise InputError("what this would change is not what was shown; look at the preview again")
-            issuer, reason = here.issuer(registry), f"{change.reason or change.kind} (by {client.name}, in the console)"
+            actor = ACTOR.get()
+            by = client.name if actor in ("", OPERATOR) else f"{actor} as {client.name}"
+            issuer, reason = here.issuer(registry), f"{change.reason or change.kind} (by {by}, in the console)"
             given: dict[str, Any] = {}
             if change.terms is not None:
                 token = issuer.issue(

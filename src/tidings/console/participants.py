@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,12 +19,15 @@ from typing import Any
 
 from tidings.console.feeds import Feed
 from tidings.errors import InputError, PeerError, TidingsError
-from tidings.events import EventType
+from tidings.events import EventType, Timestamp
 from tidings.net import Client, der, is_administrator, read_client, read_identity
 
 ANSWER_S_MAX = 6.0  # A trace over thirty hops takes three.
 QUESTIONS_MAX = 64  # At once, of all pages.
 FEEDS_MAX = 32
+REPLAYS_MAX = 4  # At once, of one client.
+REPLAY = "console-replay-"
+REPLAY_S_MAX = 12 * 3600  # A replay that is older is of a console that did not end well.
 HISTORY_MAX = 450  # Fifteen minutes at two seconds.
 TYPES_S = 5.0
 
@@ -144,6 +149,11 @@ class ConsoleClient:
         if len(self._feeds) >= FEEDS_MAX:
             raise PeerError(f"{FEEDS_MAX} feeds are open as {self.name}; close a page, and try again in half a minute")
         feed = Feed((await self.client()).subscribe(type, condition))
+        await self._when_ready(feed)
+        self._feeds[key] = feed
+        return feed
+
+    async def _when_ready(self, feed: Feed) -> None:
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 await feed.ready()
@@ -152,8 +162,38 @@ class ConsoleClient:
             if isinstance(wrong, TimeoutError):
                 raise PeerError(f"the broker at {self.config.broker} does not answer") from None
             raise
-        self._feeds[key] = feed
+
+    async def replay(self, type: str, condition: str, back_s: int) -> str:
+        """Begins a feed of the events of the last seconds and of new ones; returns its name, for `replayed`."""
+        async with self._subscribing:
+            await self.end_idle_feeds()
+            if sum(type == REPLAY for type, _ in self._feeds) >= REPLAYS_MAX:
+                raise PeerError(
+                    f"{REPLAYS_MAX} replays run as {self.name}; close a page, and try again in half a minute"
+                )
+            client, now_s = await self.client(), int(time.time())
+            await self._forget_old_replays(client, now_s)
+            name = f"{REPLAY}{now_s}-{secrets.token_hex(4)}"
+            since = Timestamp((now_s - back_s) * 1_000_000)
+            feed = Feed(client.subscribe(type, condition, durable=name, since=since), is_replay=True)
+            await self._when_ready(feed)
+            self._feeds[REPLAY, name] = feed
+            return name
+
+    async def replayed(self, name: str) -> Feed:
+        """The feed of a replay; raises InputError if it has ended."""
+        feed = self._feeds.get((REPLAY, name))
+        if feed is None:
+            raise InputError("this replay has ended; choose again from when")
+        feed.used_at = asyncio.get_running_loop().time()
         return feed
+
+    async def _forget_old_replays(self, client: Client, now_s: int) -> None:
+        for row in await self.ask("subscriptions"):
+            begun = row["name"].removeprefix(REPLAY).partition("-")[0]
+            if row["name"].startswith(REPLAY) and begun.isdecimal() and now_s - int(begun) > REPLAY_S_MAX:
+                old = client.subscribe(row["type"], row["condition"], durable=row["name"])
+                await (await old.ready()).close(forget=True)
 
     async def end_idle_feeds(self) -> None:
         now = asyncio.get_running_loop().time()

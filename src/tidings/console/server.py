@@ -9,7 +9,8 @@
     GET  /api/network, /api/broker?client=  the map; one broker's status and the last quarter of an hour
     GET  /api/types, /api/subscriptions     of one client: ?client=
     GET  /api/check?type=&where=            a condition: its boxes, or what is wrong and where
-    GET  /api/feed?type=&where=             server-sent events, at most a hundred a second
+    GET  /api/feed?type=&where=             server-sent events, at most a hundred a second; ?replay= of a replay
+    POST /api/replay {type, where, back_s}  begins one: the events of the last seconds, then new ones; if allowed
     POST /api/why {type, event, conditions} which conditions match an event, and which clause decides
     POST /api/try {type, where}             a condition against the recent events
     GET  /api/trace?event=                  the route of an event
@@ -38,14 +39,15 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
 from tidings import __version__
 from tidings.console import conditions, papers, pipelines, rights
-from tidings.console.audit import AuditLog
-from tidings.console.feeds import show
+from tidings.console.audit import ACTOR, OPERATOR, AuditLog
+from tidings.console.feeds import from_page, show
 from tidings.console.grants import RightsDesk
 from tidings.console.login import CALLBACK, OidcLogin, OidcSettings, Users, names_in_certificate
 from tidings.console.participants import ConsoleClient
@@ -53,7 +55,7 @@ from tidings.console.sessions import WebSession, WebSessions, check_csrf, check_
 from tidings.console.simulations import NODES_MAX, Simulations
 from tidings.console.topology import topology
 from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError, did_you_mean
-from tidings.events import Attribute, EventType, typed
+from tidings.events import Attribute, EventType
 from tidings.filters import parse
 from tidings.net import (
     BadRequest,
@@ -65,7 +67,7 @@ from tidings.net import (
     listen,
     names_in,
 )
-from tidings.overlay import NAMES
+from tidings.overlay import NAMES, check_size
 
 log = logging.getLogger("tidings.console")
 
@@ -76,10 +78,12 @@ OBSERVE_S = 2.0
 OBSERVE_FOR_S = 15.0  # After the last request of any page.
 BODY_BYTES_MAX = 256 * 1024
 CONDITIONS_MAX = 100
+OTHERS_CHARACTERS_MAX = 32_768  # Of the conditions that one is compared with, together.
 LETTERS_SHOWN = 100
 ACTIONS = {"drain": "drain", "replay": "dlq replay"}
 """What pages may ask for, and the broker's name for it."""
 PUBLISH_S_MAX = 10.0
+REPLAY_BACK_S_MAX = 31 * 86_400
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
@@ -160,6 +164,7 @@ class Console:
         self._audit = AuditLog(settings.audit)
         self._pages = _pages()
         self._connections: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}  # Those on which nobody has shown a session; oldest first.
         self.address, self._hosts = "", frozenset[str]()
         self._get: dict[str, Answerer] = {
             "/api/broker": self._broker,
@@ -177,6 +182,7 @@ class Console:
             "/api/why": self._why,
             "/api/try": self._try,
             "/api/publish": self._publish,
+            "/api/replay": self._replay,
             "/api/act": self._act,
             "/api/rights/preview": self._preview_rights,
             "/api/rights/change": self._change_rights,
@@ -233,10 +239,12 @@ class Console:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio runs this as a task"
-        if len(self._connections) >= CONNECTIONS_MAX:
+        if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():
             writer.close()
             return
         self._connections.add(task)
+        self._strangers[task] = None
+        ACTOR.set("")
         connection = HttpConnection(reader, writer)
         try:
             while (request := await connection.request()) is not None:
@@ -248,7 +256,23 @@ class Console:
             pass
         finally:
             self._connections.discard(task)
+            self._strangers.pop(task, None)
             writer.close()
+
+    def _is_known(self) -> None:
+        """The connection that is answered has shown a session."""
+        if (task := asyncio.current_task()) is not None:
+            self._strangers.pop(task, None)
+
+    def _make_room(self) -> bool:
+        """Ends the oldest connection on which nobody has shown a session, so that strangers cannot keep users out."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        del self._strangers[oldest]
+        self._connections.discard(oldest)
+        oldest.cancel()
+        return True
 
     async def _answer(self, request: HttpRequest, connection: HttpConnection) -> None:
         try:
@@ -266,6 +290,8 @@ class Console:
                 await self._finish_oidc(request, connection)
             else:
                 session = self.sessions.find(request.headers, self._cookie_name, self._loop.time())
+                ACTOR.set(session.user or OPERATOR)
+                self._is_known()
                 await self._answer_in(session, request, connection)
         except TidingsError as wrong:
             connection.refuse(wrong, **HEADERS, **{"Cache-Control": "no-store"})
@@ -308,6 +334,7 @@ class Console:
             case "POST", "/api/logout":
                 check_csrf(session, request.headers)
                 self.sessions.close(session)
+                self._audit.record("log out", "")
                 self._respond(connection, {})
             case _:
                 raise BadRequest(404, "there is no such page; begin at /")
@@ -325,8 +352,12 @@ class Console:
         if asked.get("certificate") is True:
             session = self._log_in_by_certificate(connection)
         else:
-            session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
-            self._audit.record("log in", "", by="login key")
+            try:
+                session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
+            except Denied as refused:
+                self._audit.record("log in refused", "", by="login key", code=refused.code)
+                raise
+            self._audit.record("log in", "", by="login key", user=OPERATOR)
         self._respond(connection, {"csrf": session.csrf}, **{"Set-Cookie": self._session_cookie(session)})
 
     def _session_cookie(self, session: WebSession) -> str:
@@ -441,7 +472,8 @@ class Console:
         return await client.ask("subscriptions")
 
     async def _check(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return conditions.describe(str(asked.get("where", "")), await client.event_type(str(asked.get("type", ""))))
+        event_type = await client.event_type(str(asked.get("type", "")))
+        return await asyncio.to_thread(conditions.describe, str(asked.get("where", "")), event_type)
 
     async def _trace(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         return await client.ask("trace", event=str(asked.get("event", ""))[:200])
@@ -516,13 +548,15 @@ class Console:
         if len(texts) > CONDITIONS_MAX:
             raise InputError(f"at most {CONDITIONS_MAX} conditions at once")
         readable = EventType.of(event_type.name, tuple(Attribute(each.name, each.type) for each in event_type))
-        values = readable.check(typed(record, readable))  # What is required may be hidden from this client.
+        values = from_page(record, readable)  # What is required may be hidden from this client.
         hidden = await self._hidden(client, event_type.name) - set(values)
-        return {"rows": conditions.explain(texts, event_type, values, hidden), "hidden": sorted(hidden)}
+        check_size("\n".join(texts))
+        rows = await asyncio.to_thread(conditions.explain, texts, event_type, values, hidden)
+        return {"rows": rows, "hidden": sorted(hidden)}
 
     async def _try(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         event_type = await client.event_type(str(asked.get("type", "")))
-        described = conditions.describe(str(asked.get("where", "")), event_type)
+        described = await asyncio.to_thread(conditions.describe, str(asked.get("where", "")), event_type)
         if not described["ok"]:
             return {"check": described}
         feed = await client.feed(event_type.name, "TRUE")
@@ -531,11 +565,12 @@ class Console:
         hidden = await self._hidden(client, event_type.name)
         recent = [(event.id, event.values) for event in feed.recent]
         wanted = parse(str(asked["where"]), event_type)
+        others = await self._others(client, asked)
         return {
             "check": described,
             "hidden": sorted(hidden),
-            **conditions.try_on(wanted, recent, hidden),
-            "related": conditions.related(wanted, await self._others(client, asked), event_type),
+            **await asyncio.to_thread(conditions.try_on, wanted, recent, hidden),
+            "related": await asyncio.to_thread(conditions.related, wanted, others, event_type),
             "last": show(feed.recent[-1]) if feed.recent else None,
         }
 
@@ -546,7 +581,9 @@ class Console:
         if not isinstance(kept, list) or not all(isinstance(text, str) for text in kept):
             raise InputError("expected other conditions as a list of texts")
         mine = [str(row["condition"]) for row in own if row["type"] == asked.get("type")]
-        return list(dict.fromkeys([*mine, *kept]))[:CONDITIONS_MAX]
+        texts = list(dict.fromkeys([*mine, *kept]))[:CONDITIONS_MAX]
+        ends = list(accumulate(map(len, texts)))
+        return [text for text, end in zip(texts, ends) if end <= OTHERS_CHARACTERS_MAX]  # Of all together.
 
     async def _hidden(self, client: ConsoleClient, type: str) -> set[str]:
         return next((rights.hidden_from(client, row) for row in await client.types() if row["name"] == type), set())
@@ -558,7 +595,7 @@ class Console:
         record = asked.get("values")
         if not isinstance(record, Mapping):
             raise InputError('expected the values as a JSON object such as {"speed": 31.0}')
-        values = event_type.check(typed(record, event_type))
+        values = from_page(record, event_type)
         self._audit.record("publish", client.name, type=event_type.name, attributes=", ".join(sorted(values)))
         try:
             async with asyncio.timeout(PUBLISH_S_MAX):
@@ -584,6 +621,16 @@ class Console:
         self._audit.record(f"{action} done", client.name, outcome=json.dumps(done))
         return done
 
+    async def _replay(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.settings.allow_actions:
+            raise BadRequest(403, "this console only reads what is new; start it with --allow-actions")
+        event_type = await client.event_type(str(asked.get("type", "")))
+        where, back_s = _condition_in(asked, event_type), asked.get("back_s")
+        if not isinstance(back_s, int) or isinstance(back_s, bool) or not 0 < back_s <= REPLAY_BACK_S_MAX:
+            raise InputError(f"back_s: expected a whole number of seconds from 1 to {REPLAY_BACK_S_MAX}")
+        self._audit.record("replay events", client.name, type=event_type.name, seconds=str(back_s))
+        return {"replay": await client.replay(event_type.name, where, back_s)}
+
     def _figure(self, path: str, connection: HttpConnection) -> None:
         found = papers.figure(self.settings.figures, path)
         if found is None:
@@ -593,9 +640,10 @@ class Console:
     async def _feed(self, client: ConsoleClient, request: HttpRequest, connection: HttpConnection) -> None:
         """Server-sent events, until the page or the feed ends."""
         event_type = await client.event_type(request.query.get("type", ""))
-        where = request.query.get("where", "").strip() or "TRUE"
-        parse(where, event_type)  # Raises here, with the spot, before the broker is asked.
-        feed = await client.feed(event_type.name, where)
+        if replay := request.query.get("replay", ""):
+            feed = await client.replayed(replay)
+        else:
+            feed = await client.feed(event_type.name, _condition_in(request.query, event_type))
         headers = {**HEADERS, "Cache-Control": "no-store", "Connection": "close"}
         connection.begin(200, "text/event-stream", **headers)
         try:
@@ -610,6 +658,14 @@ class Console:
             connection.end()
             with contextlib.suppress(ConnectionError):
                 await connection.writer.drain()
+
+
+def _condition_in(asked: Mapping[str, Any], event_type: EventType) -> str:
+    """The condition that a page asks for; raises FilterError here, with the spot, before the broker is asked."""
+    where = str(asked.get("where", "")).strip() or "TRUE"
+    check_size(where)
+    parse(where, event_type)
+    return where
 
 
 def _pipeline_number(asked: Mapping[str, Any]) -> int:

@@ -24,7 +24,7 @@ from tidings.net import BadRequest
 
 SESSION_S = 12 * 3600.0  # A working day.
 SESSIONS_MAX = 64
-LOGINS_PER_MINUTE = 30  # Of wrong keys; the key has 192 bits, this is for the log.
+LOGINS_PER_MINUTE = 30  # Of wrong keys; the key has 192 bits, this is for the logs.
 CSRF_HEADER = "x-tidings-csrf"
 
 
@@ -55,14 +55,17 @@ class WebSessions:
         self._wrong: list[float] = []
 
     def open(self, key: str, now: float) -> WebSession:
-        """A session for whoever shows the login key; raises Denied for another key."""
+        """A session for whoever shows the login key; raises Denied for another key.
+
+        The key itself is always taken: whoever sends wrong ones must not be able to keep its owner out.
+        """
+        if hmac.compare_digest(key.encode(errors="replace"), self.key.encode()):
+            return self._opened(now)
         self._wrong = [at for at in self._wrong if now - at < 60]
         if len(self._wrong) >= LOGINS_PER_MINUTE:
             raise BadRequest(429, "too many wrong login keys; wait a minute")
-        if not hmac.compare_digest(key.encode(), self.key.encode()):
-            self._wrong.append(now)
-            raise Denied("token: not the login key of this console; use the URL that `tidings console` printed last")
-        return self._opened(now)
+        self._wrong.append(now)
+        raise Denied("token: not the login key of this console; use the URL that `tidings console` printed last")
 
     def open_for(self, user: str, clients: tuple[str, ...], now: float) -> WebSession:
         """A session for a user who has proven to be one."""

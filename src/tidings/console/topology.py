@@ -13,6 +13,9 @@ from typing import Any
 from tidings.console.participants import ConsoleClient
 
 RATE_POINTS = 6  # Ten seconds.
+# Acknowledgements come in groups: what a broker has published in some seconds is under way, and not behind.
+UNDER_WAY_S = 3.0
+UNDER_WAY_EVENTS = 16
 
 
 def topology(clients: Iterable[ConsoleClient]) -> dict[str, Any]:
@@ -28,16 +31,16 @@ def topology(clients: Iterable[ConsoleClient]) -> dict[str, Any]:
             continue
         status = history.latest
         overlays.add(status["protocol"])
-        brokers[status["id"]] = {
-            **_own(status, client.name, is_stale=bool(history.problem)),
-            **_rates(history.points),
-        }
+        rates = _rates(history.points)
+        brokers[status["id"]] = {**_own(status, client.name, is_stale=bool(history.problem)), **rates}
+        under_way = UNDER_WAY_EVENTS + UNDER_WAY_S * rates.get("published_per_s", 0.0)
         for each in status["linked"]:
             brokers.setdefault(each["id"], _linked(each))
-            _link(links, status["id"], each, is_up=True)
+            _link(links, status["id"], each, under_way, is_up=True)
         for each in status["unlinked"]:
             brokers.setdefault(each["id"], _away(each))
-            _link(links, status["id"], {"id": each["id"], "owed": status["owed"].get(each["id"], 0)}, is_up=False)
+            end = {"id": each["id"], "owed": status["owed"].get(each["id"], 0)}
+            _link(links, status["id"], end, under_way, is_up=False)
     return {
         "overlay": ", ".join(sorted(overlays)),
         "brokers": sorted(brokers.values(), key=lambda each: (each["domain"], each["name"])),
@@ -98,10 +101,14 @@ def _rates(points: Iterable[tuple[float, Mapping[str, float]]]) -> dict[str, flo
     return found
 
 
-def _link(links: dict[tuple[str, str], dict[str, Any]], one: str, end: Mapping[str, Any], *, is_up: bool) -> None:
+def _link(
+    links: dict[tuple[str, str], dict[str, Any]], one: str, end: Mapping[str, Any], under_way: float, *, is_up: bool
+) -> None:
     """Both ends may report it; it is up if either has it, and the worse of two numbers is shown."""
     a, b = sorted((one, end["id"]))
-    link = links.setdefault((a, b), {"a": a, "b": b, "queued": 0, "owed": 0, "silent_s": 0.0, "up": False})
+    new = {"a": a, "b": b, "queued": 0, "owed": 0, "silent_s": 0.0, "up": False, "behind": False}
+    link = links.setdefault((a, b), new)
     link["up"] = link["up"] or is_up
+    link["behind"] = link["behind"] or end.get("owed", 0) > under_way
     for name in ("queued", "owed", "silent_s"):
         link[name] = max(link[name], end.get(name, 0))

@@ -308,6 +308,7 @@ class LocalDelivery:
             keys.replay.check(*moment)
             if packet.view.values:  # An event that cannot be read is not authenticated.
                 keys.replay.accept(*moment)
+                self._trace.accepted(packet.header.id)
         except (UnknownEpoch, UnknownPublisher) as missing:
             late_ms = keys.signed.grace_ms + keys.keyring.delay_ms
             self._waiting.append(_Waiting(frame.ts_ms + late_ms, packet, came_from))

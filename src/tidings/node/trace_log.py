@@ -66,11 +66,11 @@ class TraceObserver(Protocol):
 class _Entry:
     """What is recorded as it happens; a TraceHop is made from it on request."""
 
-    __slots__ = ("at", "came_from", "copies", "delivered", "refused", "sent", "type", "view")
+    __slots__ = ("at", "came_from", "copies", "delivered", "is_accepted", "refused", "sent", "type", "view")
 
     def __init__(self, type: str, at: float, came_from: NodeId, view: View) -> None:
         self.type, self.at, self.came_from, self.view = type, at, came_from, view
-        self.copies, self.refused = 1, ""
+        self.copies, self.refused, self.is_accepted = 1, "", False
         self.sent: list[tuple[NodeId, tuple[str, ...]]] | None = None
         self.delivered: list[tuple[SubscriptionId, str]] | None = None
 
@@ -137,6 +137,7 @@ class TraceLog:
         """An event was delivered that came straight from its origin; if it is news here, that is where it came from."""
         if deliveries and packet.header.id not in self._entries:
             self.arrived(packet, packet.header.id.origin, at)
+            self.accepted(packet.header.id)
             for subscription, client in deliveries:
                 self.delivered(packet.header.id, subscription, client)
 
@@ -158,9 +159,15 @@ class TraceLog:
                 if self.observer is not None:
                     self.observer.delivered(event, entry.type, subscription, client)
 
-    def refused(self, event: EventId, why: str) -> None:
+    def accepted(self, event: EventId) -> None:
+        """An event proved genuine and new; what is wrong with further copies says nothing about it."""
         entry = self._entries.get(event)
         if entry is not None:
+            entry.is_accepted, entry.refused = True, ""
+
+    def refused(self, event: EventId, why: str) -> None:
+        entry = self._entries.get(event)
+        if entry is not None and not entry.is_accepted:
             entry.refused = why
 
     def view(self, event: EventId) -> View | None:

@@ -15,6 +15,7 @@ from tidings.errors import Denied, EventError, FilterError, InputError, PeerErro
 from tidings.events import EventType
 from tidings.node import Delivery, Ended, Joined, Keep, KeepKeys, Node, NodeEffect, NodePolicy, NotJoined, Rejected
 from tidings.node.filter_encoding import UNREAD
+from tidings.node.outbound import encode_stored
 from tidings.node.type_crypto import SealedInterest
 from tidings.overlay import (
     Completed,
@@ -317,6 +318,27 @@ def test_an_event_is_told_once_however_it_is_replayed_and_never_when_it_is_old()
     stale = cable.other.receive(cable.one.me.id, encoded(cable.one, _bare(later)), 65.001)
     assert told(stale) == []
     assert Count("undelivered_fresh") in stale
+
+
+def test_a_second_copy_of_an_event_changes_nothing_in_its_trace() -> None:
+    """An overlay may bring an event twice, and its origin sends some straight as well: no copy of it is refused."""
+    cable = two(None, None, organisations=("police", "charge"))
+    attach(cable, cable.one, "camera")
+    attach(cable, cable.other, "reader")
+    subscriptions = [cable.other.subscribe("reader", "Sighting", where, 0.0) for where in ("TRUE", "speed > 90")]
+    for _, effects in subscriptions:
+        cable.carry(cable.other, effects)
+    wanted, fast = (id for id, _ in subscriptions)
+    flood = sent(cable.one, "camera", SEEN)
+    cable.other.receive(cable.one.me.id, encoded(cable.one, _bare(flood)), 0.0)
+    again = cable.other.receive_direct(cable.one.me.id, encode_stored(_bare(flood).packet), 0.0, 0.1)
+    assert Count("undelivered_replay") in again
+    id = flood.packet.header.id
+    hop = cable.other.hop(id)
+    assert hop is not None
+    assert hop.refused == ""
+    assert cable.other.why(id, wanted) == "delivered: TRUE"
+    assert cable.other.why(id, fast) == "not TRUE: speed > 90"
 
 
 def _bare(flood: Flood) -> Flood:

@@ -1,6 +1,6 @@
 // The shell: session, navigation, who the console acts as, the theme. Screens are modules with `show(page)`.
 
-import { empty, get, h, post, problem, Refused, useCsrf } from "/dom.mjs";
+import { empty, get, h, post, problem, Refused, useCsrf, zone } from "/dom.mjs";
 import * as events from "/events.mjs";
 import * as network from "/network.mjs";
 import * as papers from "/papers.mjs";
@@ -40,6 +40,8 @@ async function begin() {
   }
   me = await get("/api/me");
   useCsrf(me.csrf);
+  comeBack();
+  document.getElementById("foot").textContent = `Times are in your zone, ${[...new Set([Intl.DateTimeFormat().resolvedOptions().timeZone, zone()])].join(", ")}. Tidings ${me.version}.`;
   const select = document.getElementById("client"), out = document.getElementById("logout");
   out.hidden = false;
   out.title = me.user ? `Logged in as ${me.user}` : "Logged in with the login key";
@@ -48,6 +50,14 @@ async function begin() {
   select.addEventListener("change", () => { store("client", select.value); location.hash = `/${place().screen}?${new URLSearchParams({ ...keep(place()), client: select.value })}`; });
   addEventListener("hashchange", render);
   await render();
+}
+
+// A login at a provider leaves the page: the link that somebody has followed here is kept meanwhile.
+const PLACE = "tidings.place";
+function comeBack() {
+  const place = sessionStorage.getItem(PLACE);
+  sessionStorage.removeItem(PLACE);
+  if (place?.startsWith("#/") && location.hash.length < 2) history.replaceState(null, "", `/${place}`);
 }
 
 const keep = ({ query }) => Object.fromEntries(Object.entries(query).filter(([name]) => ["type", "where", "event"].includes(name)));
@@ -112,7 +122,7 @@ async function loginPage(root, error) {
     try { await post("/api/session", { certificate: true }); location.reload(); } catch (refused) { root.append(problem(refused.message)); }
   };
   root.replaceChildren(h("div", { class: "panel" }, empty("You are not logged in.", h("span", {}, "Open the URL that ", h("code", {}, "tidings console"), " printed in its terminal", ways.oidc || ways.certificate ? ", or log in as a user:" : ".")),
-    h("div", { class: "row centred" }, ways.oidc ? h("a", { class: "button", href: "/login/oidc" }, `Log in at ${ways.oidc}`) : null,
+    h("div", { class: "row centred" }, ways.oidc ? h("a", { class: "button", href: "/login/oidc", onclick: () => sessionStorage.setItem(PLACE, location.hash) }, `Log in at ${ways.oidc}`) : null,
       ways.certificate ? h("button", { type: "button", class: "main", onclick: byCertificate }, "Log in with your certificate") : null),
     error.status === 403 ? problem(error.message) : null));
 }

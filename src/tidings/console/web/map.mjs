@@ -8,9 +8,9 @@
 //
 // A layout gives each broker a spot and draws what lies below the links; links, brokers and messages are the same on all.
 
-import { bytes, count, duration, s } from "/dom.mjs";
+import { bytes, count, duration, h, s } from "/dom.mjs";
 
-const LABELS_MAX = 60, DENSE = 60, NARROW_PX = 640;
+const LABELS_MAX = 60, LABEL_MAX = 28, DENSE = 60, NARROW_PX = 640;
 const KINDS = { irbr: "ring", spanhop: "zones", immune: "core" };
 const RINGS = ["irbr", "hermes"];
 
@@ -38,13 +38,34 @@ export function networkMap(net, hrefOf, { path = new Set(), kind = kindsOf(net)[
   const layout = (LAYOUTS[kind.split(" ")[0]] ?? circle)(brokers, frame, kind);
   const { spot, bend = 0, edges = null } = layout;
   const shownLinks = links.filter((each) => spot.has(each.a) && spot.has(each.b)
-    && (!edges || !each.up || each.queued > 0 || each.owed > 0 || path.has(`${each.a} ${each.b}`)));
+    && (!edges || !each.up || isBehind(each) || path.has(`${each.a} ${each.b}`)));
   const lines = shownLinks.map((each) => link(each, route(spot.get(each.a), spot.get(each.b), bend, frame), path, frame));
   const branches = (edges ?? []).map(([a, b]) => s("path", { class: "branch", d: curve(route(spot.get(a), spot.get(b), 0, frame)) }));
   const moving = messages.filter((each) => spot.has(each.from) && spot.has(each.to)).map((each) => message(each, route(spot.get(each.from), spot.get(each.to), bend, frame)));
   const nodes = brokers.filter((each) => spot.has(each.id)).map((each) => node(each, spot.get(each.id), layout, frame, hrefOf, onSelect));
   return s("svg", { class: shownLinks.length > DENSE ? "map dense" : "map", viewBox: `0 0 ${frame.W} ${frame.H}`, role: "group",
     "aria-label": `Map of ${brokers.length} brokers of ${orgs.length} organisations: ${kindTitle(kind)}` }, layout.below ?? [], lines, branches, nodes, moving);
+}
+
+// ── What the drawing means, below it ──
+
+const CAPTIONS = {
+  ring: "An arc is the range of identifiers that is nearest to a broker; its tick is the broker's own identifier.",
+  zones: "A rectangle is the part of the space of events that a broker looks after.",
+  core: "Brokers in the middle are the core; each of the others follows the one that it is joined to.",
+  tree: "From the root, at the top, down to the brokers that want such events.",
+  circle: "Brokers in the order of their organisations.",
+};
+const dot = (kind) => s("svg", { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, s("circle", { class: kind, cx: 7, cy: 7, r: 6 }));
+const stroke = (kind) => s("svg", { width: 24, height: 8, viewBox: "0 0 24 8", "aria-hidden": "true" }, s("path", { class: `link ${kind}`, d: "M0 4H24" }));
+
+export function legend({ brokers, messages }, kind) {
+  const orgs = organisations(brokers), item = (mark, text) => h("span", {}, mark, text);
+  return h("div", {}, h("p", { class: "note" }, CAPTIONS[kind.split(" ")[0]] ?? ""), h("div", { class: "legend" },
+    messages ? [item(dot("message event"), "an event on its way"), item(dot("message"), "another message")]
+      : [orgs.slice(0, 8).map((each) => item(dot(colour(orgs, each)), each)), orgs.length > 8 ? item("", `and ${orgs.length - 8} more`) : null, item(dot("halo"), "events in and out"),
+        item(stroke("busy"), "bytes or events wait")],
+    item(stroke("down"), "not linked")));
 }
 
 // ── Layouts ──
@@ -63,10 +84,26 @@ const circle = (brokers, frame) => onCircle(inOrder(brokers), frame);
 // Identifiers are hexadecimal and of one length; a share of the circle is precise enough from their first twelve digits.
 const share = (id) => parseInt(id.slice(0, 12), 16) / 16 ** 12;
 
+// Shares of a circle, in order, pushed apart where they are too close to be told apart.
+function apart(shares, least) {
+  const at = [...shares], n = at.length, gap = Math.min(least, 0.95 / n);
+  for (let round = 0; round < 200; round += 1) {
+    let moved = 0;
+    for (let i = 0; i < n; i += 1) {
+      const next = (i + 1) % n, lacks = gap - (at[next] - at[i] + (next ? 0 : 1));
+      if (lacks > 1e-6) { at[i] -= lacks / 2; at[next] += lacks / 2; moved += lacks; }
+    }
+    if (moved < 1e-4) break;
+  }
+  return at;
+}
+
 function ring(brokers, frame) {
   const order = [...brokers].sort((a, b) => (a.id < b.id ? -1 : 1)), n = order.length;
   const found = onCircle(order, frame);
   if (n < 2 || !order.every((each) => /^[0-9a-f]{12}/.test(each.id))) return found;
+  const least = n > 12 ? (2 * frame.dot + 6) / (2 * Math.PI * radiusOf(frame)) : 0.075;
+  apart(order.map((each) => share(each.id)), least).forEach((x, i) => found.spot.set(order[i].id, around(frame, 2 * Math.PI * x - Math.PI / 2, radiusOf(frame))));
   const outer = radiusOf(frame) + (frame.narrow ? 60 : frame.dot + 16), at = (x) => 2 * Math.PI * x - Math.PI / 2, gap = Math.min(0.002, 0.2 / n);
   const middle = (a, b) => { const from = share(a.id), to = share(b.id) + (share(b.id) < share(a.id) ? 1 : 0); return (from + to) / 2; };
   const below = order.map((each, i) => {
@@ -82,7 +119,7 @@ function ring(brokers, frame) {
       s("line", { class: "tick", x1: tx, y1: ty, x2: hx, y2: hy }),
       frame.many ? null : s("line", { class: "lead-line", x1: hx, y1: hy, x2: found.spot.get(each.id)[0], y2: found.spot.get(each.id)[1] }));
   });
-  return { ...found, below, labels: frame.narrow ? "below" : "outside", out: 34 };
+  return { ...found, below, labels: "outside", out: frame.narrow ? 12 : 34 };
 }
 
 function zones(brokers, frame) {
@@ -120,6 +157,9 @@ function core(brokers, frame) {
   return { spot, below, labels: brokers.length > 30 ? "none" : "below" };
 }
 
+// How many names fit beside each other; numbers are short.
+const roomFor = (brokers, { narrow }) => (brokers.every((each) => each.name.length <= 3) ? 24 : 8) / (narrow ? 2 : 1);
+
 function tree(brokers, frame, kind) {
   const name = kind.slice(5), place = new Map();
   for (const each of brokers) {
@@ -141,7 +181,7 @@ function tree(brokers, frame, kind) {
   const levels = rows.length + (rest.length ? 1 : 0), spot = new Map(), high = (frame.H - 40) / Math.max(1, levels);
   [...rows, ...(rest.length ? [rest] : [])].forEach((row, level) => row.forEach((id, at) => spot.set(id, [((at + 0.5) * frame.W) / row.length, 24 + high * (level + 0.35)])));
   const below = rest.length ? [s("text", { class: "small", x: 8, y: frame.H - 6 }, "last row: not in this tree, or not known")] : [];
-  return { spot, edges, below, labels: Math.max(...rows.map((row) => row.length), rest.length) > (frame.narrow ? 3 : 8) ? "none" : "below" };
+  return { spot, edges, below, labels: Math.max(...rows.map((row) => row.length), rest.length) > roomFor(brokers, frame) ? "none" : "below" };
 }
 
 const LAYOUTS = { ring, zones, core, tree, circle };
@@ -156,10 +196,13 @@ function route([x1, y1], [x2, y2], bend, { W, H }) {
 const curve = ([x1, y1, mx, my, x2, y2]) => `M${x1.toFixed(1)} ${y1.toFixed(1)} Q${mx.toFixed(1)} ${my.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`;
 const along = ([x1, y1, mx, my, x2, y2], t) => [(1 - t) ** 2 * x1 + 2 * t * (1 - t) * mx + t * t * x2, (1 - t) ** 2 * y1 + 2 * t * (1 - t) * my + t * t * y2];
 
+// Acknowledgements come some moments after the events: a few that are under way are no queue.
+const isBehind = (each) => each.queued > 0 || (each.owed > 0 && each.behind !== false);
+
 function link(each, way, path, { narrow }) {
-  const busy = each.queued > 0 || each.owed > 0;
+  const busy = isBehind(each);
   const kind = path.has(`${each.a} ${each.b}`) ? "path" : each.up ? (busy ? "busy" : "") : "down";
-  const load = [each.owed ? `${count(each.owed)} unacknowledged` : "", each.queued ? `${bytes(each.queued)} queued` : "", each.silent_s >= 3 ? `silent for ${duration(each.silent_s)}` : ""].filter(Boolean).join(", ");
+  const load = [each.owed ? `${count(each.owed)} ${busy ? "unacknowledged" : "under way"}` : "", each.queued ? `${bytes(each.queued)} queued` : "", each.silent_s >= 3 ? `silent for ${duration(each.silent_s)}` : ""].filter(Boolean).join(", ");
   const [x, y] = along(way, 0.5);
   return s("g", {}, s("path", { class: `link ${kind}`, d: curve(way) }, s("title", {}, `${each.up ? "linked" : "not linked"}${load ? `, ${load}` : ""}`)),
     load && !narrow ? s("text", { class: "small", x, y, "text-anchor": "middle" }, load) : null);
@@ -170,27 +213,30 @@ function message(each, way) {
   return s("circle", { class: each.has_event ? "message event" : "message", cx: x.toFixed(1), cy: y.toFixed(1), r: each.has_event ? 5 : 3.5 }, s("title", {}, each.name));
 }
 
+const short = (text) => (text.length > LABEL_MAX ? `${text.slice(0, LABEL_MAX)}…` : text);
+
 function loadOf(broker) {
   const parts = [broker.role ?? ""];
   if (broker.published_per_s || broker.delivered_per_s) parts.push(`${count(broker.published_per_s)}/s in, ${count(broker.delivered_per_s)}/s out`);
   if (broker.waiting) parts.push(`${count(broker.waiting)} waiting${broker.oldest_s >= 1 ? `, ${duration(broker.oldest_s)} old` : ""}`);
-  return parts.filter(Boolean).join(" · ");
+  return parts.filter(Boolean);
 }
 
 function node(broker, [x, y], { labels, out: margin = 10 }, frame, hrefOf, onSelect) {
   const { dot, many, orgs, W, H } = frame, label = `${broker.domain}/${broker.name}`;
-  const load = loadOf(broker), busy = (broker.published_per_s ?? 0) + (broker.delivered_per_s ?? 0);
+  const parts = loadOf(broker), load = parts.join(", "), busy = (broker.published_per_s ?? 0) + (broker.delivered_per_s ?? 0);
+  const told = broker.state === "up" || broker.state === "linked" ? parts : [broker.state === "away" ? "not linked" : broker.state, ...parts];
   const angle = Math.atan2(y - H / 2, x - W / 2), side = Math.cos(angle);
-  const outside = labels === "outside" && !frame.narrow, out = dot + margin;
-  const lx = outside ? x + out * side : x, ly = outside ? y + (out + 8) * Math.sin(angle) : y + dot + 14;
+  const shown = short(broker.domain === "network" ? broker.name : label);
+  const outside = labels === "outside" && (!frame.narrow || shown.length <= 3), out = dot + margin;
+  const lx = outside ? x + out * side : x, raised = 13 * told.length * Math.max(0, -Math.sin(angle));
+  const ly = outside ? y + (out + 8) * Math.sin(angle) - (frame.narrow ? 0 : raised) : y + dot + 14;
   const anchor = !outside || Math.abs(side) < 0.25 ? "middle" : side > 0 ? "start" : "end";
-  const shown = broker.domain === "network" ? broker.name : label;
-  const told = broker.state === "up" || broker.state === "linked" ? load : [broker.state === "away" ? "not linked" : broker.state, load].filter(Boolean).join(" · ");
   return s("a", { class: `node ${broker.state} ${broker.mark ?? ""}`, href: hrefOf(broker), "aria-label": `${label}: ${broker.state}${load ? `, ${load}` : ""}`,
     onclick: onSelect ? (event) => { event.preventDefault(); onSelect(broker); } : undefined },
     s("title", {}, `${label}: ${broker.state}, ${broker.address}${load ? `, ${load}` : ""}`),
     busy > 0 ? s("circle", { class: "halo", cx: x, cy: y, r: dot + Math.min(12, 2 + 2 * Math.log2(1 + busy)) }) : null,
     s("circle", { cx: x, cy: y, r: dot, class: broker.role === "core" || broker.role === "coordinator" ? `${colour(orgs, broker.domain)} strong` : colour(orgs, broker.domain) }),
     many || labels === "none" ? null : [s("text", { x: lx, y: ly, "text-anchor": anchor }, shown),
-      told && !frame.narrow ? s("text", { x: lx, y: ly + 14, "text-anchor": anchor, class: "small" }, told) : null]);
+      frame.narrow ? null : told.map((each, line) => s("text", { x: lx, y: ly + 14 + 13 * line, "text-anchor": anchor, class: "small" }, each))]);
 }

@@ -1,6 +1,6 @@
 // Pipelines: what `tidings run` has done, batch by batch; its quarantine; deliveries by subscriber.
 
-import { badge, count, dayOf, duration, empty, get, h, problem, table, tile } from "/dom.mjs";
+import { badge, count, dayOf, duration, empty, get, h, opened, problem, renew, table, tile } from "/dom.mjs";
 
 export async function show(page) {
   page.root.append(h("h1", {}, "Pipelines"), h("p", { class: "lead" }, "Spark jobs of ", h("code", {}, "tidings run"), ": batches, what could not be used, and who got how much."));
@@ -13,9 +13,9 @@ export async function show(page) {
     const one = chosen === undefined ? null : await get("/api/pipeline", { client: page.client, number: chosen });
     if (!page.isShown() || JSON.stringify([found, one]) === before) return;
     before = JSON.stringify([found, one]);
-    list.replaceChildren(h("div", { class: "panel" }, found.length ? overview(page, found) : empty("No pipeline is named.",
+    renew(list, h("div", { class: "panel" }, found.length ? overview(page, found) : empty("No pipeline is named.",
       h("span", {}, "Start the console with ", h("code", {}, "--pipeline PIPELINE.toml"), ", once for each."))));
-    place.replaceChildren(...(one ? pipeline(page, one, chosen) : []));
+    renew(place, ...(one ? pipeline(page, one, chosen) : []));
   });
 }
 
@@ -39,7 +39,7 @@ function pipeline(page, one, number) {
       rate(one) === null ? null : tile(`${count(rate(one))}/s`, "events, lately"), one.lag === null ? null : tile(count(one.lag), "waiting at the broker"),
       one.batches[0]?.done_ms ? tile(duration(Math.max(0, (Date.now() - one.batches[0].done_ms) / 1000)), "since the last batch") : null),
     h("div", { class: "columns" },
-      h("div", { class: "panel" }, h("h2", {}, "Batches"), one.batches.length ? table([{ title: "Batch", class: "num" }, "Done", { title: "Subscriptions", class: "num" }, ...numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => ({ title: titles[name], class: "num" }))],
+      h("div", { class: "panel" }, h("h2", {}, "Batches"), one.batches.length ? table([{ title: "Batch", class: "num" }, "Done", { title: "Subscriptions", class: "num" }, ...numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => ({ title: titles[name].replace(/^./, (first) => first.toUpperCase()), class: "num" }))],
         one.batches.map((each) => h("tr", {}, h("td", { class: "num" }, each.batch), h("td", { class: "short" }, each.done_ms ? dayOf(each.done_ms) : badge("running, or stopped in it", "warn")),
           h("td", { class: "num" }, `v${each.version}`), numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => h("td", { class: "num" }, each.counts ? count(each.counts[name]) : "–")))), "Batches")
         : empty("No batch yet.", "They appear when `tidings run` has read the first events.")),
@@ -51,10 +51,7 @@ function pipeline(page, one, number) {
 // The deliveries of one subscriber, in a window above the page.
 async function browse(page, number, subscriber) {
   const place = h("div", { "aria-live": "polite" }, h("p", { class: "note" }, "Reading…"));
-  const dialog = h("dialog", { "aria-label": `Deliveries to ${subscriber}` }, h("div", { class: "row" }, h("h2", { class: "grow" }, `Newest deliveries to ${subscriber}`), h("button", { type: "button", onclick: () => dialog.close() }, "Close")), place);
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  opened(`Newest deliveries to ${subscriber}`, place);
   try {
     const rows = await get("/api/deliveries", { client: page.client, number, subscriber });
     const names = [...new Set(rows.flatMap(Object.keys))];

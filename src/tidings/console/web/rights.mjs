@@ -1,6 +1,6 @@
 // Rights: who may see what until when, as a matrix for each type.
 
-import { badge, dayOf, empty, get, h, left, post, problem, s, table } from "/dom.mjs";
+import { badge, dayOf, empty, get, h, left, post, problem, s, sealing, table } from "/dom.mjs";
 
 export async function show(page) {
   page.root.append(h("h1", {}, "Rights"));
@@ -24,11 +24,11 @@ function matrix(page, type, rows) {
   const body = sorted.map((row) => h("tr", {}, h("td", { class: "short" }, row.who), h("td", {}, row.actions.join(", ")),
     type.attributes.map((name) => h("td", { class: "mid" }, row.attributes.includes(name)
       ? h("span", { class: "good", title: "may see" }, "✓", h("span", { class: "skip" }, " may see")) : h("span", { class: "sealed-cell", title: "may not see" }, "·"))),
-    h("td", { class: "code" }, row.where.join(" AND ") || "all events"),
+    h("td", { class: row.where.length ? "code" : "" }, row.where.join(" AND ") || "all events"),
     h("td", { class: "short" }, dayOf(row.until_ms), h("div", { class: "soft" }, row.state === "valid" ? `${left(row.until_ms)} left` : "")),
     h("td", {}, badge(row.state, row.state === "valid" ? "good" : "bad")), h("td", {}, row.by || "–", row.passes_on ? h("div", { class: "soft" }, "may pass it on") : null,
       row.revoked ? whoHasHeard(page, row) : row.digest && row.state === "valid" ? (page.mayChange ? changes(page, type, row) : preview(row)) : null)));
-  return h("div", { class: "panel" }, h("h2", {}, `${type.name} `, h("span", { class: "soft" }, `encrypted: ${type.mode}`)),
+  return h("div", { class: "panel" }, h("h2", {}, `${type.name} `, h("span", { class: "soft" }, `encrypted: ${sealing(type.mode)}`)),
     table(["Who", "May", ...type.attributes.map((title) => ({ title, class: "mid" })), "Of events with", "Until", "State", "From"], body, `Rights to ${type.name}`));
 }
 

@@ -1,8 +1,8 @@
 // A simulated network to watch and to break. The world is at the server, one for each session; this page steps it.
 
-import { badge, bytes, count, empty, get, h, post, problem, table, tile } from "/dom.mjs";
+import { badge, bytes, count, empty, get, h, post, problem, renew, table, tile } from "/dom.mjs";
 import { savers } from "/export.mjs";
-import { kindTitle, kindsOf, networkMap } from "/map.mjs";
+import { kindTitle, kindsOf, legend, networkMap } from "/map.mjs";
 
 const PLAY_MS = 250, WAITING_MAX = 8;
 
@@ -42,7 +42,7 @@ export async function show(page) {
 class Desk {
   constructor(page, place, bar, said, choices) {
     Object.assign(this, { page, place, said, choices, kind: page.query.map ?? "", selected: null, playing: 0, waiting: 0, done: Promise.resolve() });
-    this.map = h("div", {}), this.tiles = h("div", { class: "tiles" }), this.side = h("div", {}), this.chosen = h("div", { class: "row", "aria-live": "polite" });
+    this.map = h("div", {}), this.tiles = h("div", { class: "tiles roomy" }), this.side = h("div", {}), this.chosen = h("div", { class: "row", "aria-live": "polite" });
     this.kinds = h("select", { id: "kind" });
     this.kinds.addEventListener("change", () => { this.kind = this.kinds.value; page.remember({ ...choices, map: this.kind }); this.draw(this.view); });
     const button = (title, action, content = {}) => h("button", { type: "button", onclick: () => this.act(action, content) }, title);
@@ -92,14 +92,12 @@ class Desk {
     const kind = kinds.includes(this.kind) ? this.kind : kinds[0]; // Trees appear, and go, as a network lives.
     this.kinds.replaceChildren(...kinds.map((each) => h("option", { value: each }, kindTitle(each))));
     this.kinds.value = kind;
-    const focused = document.activeElement?.getAttribute?.("href");
-    this.map.replaceChildren(networkMap(view, (each) => `#node-${each.number}`, { kind, messages: view.messages, onSelect: (each) => { this.selected = each.number; this.draw(view); } }));
-    if (focused) this.map.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    renew(this.map, networkMap(view, (each) => `#node-${each.number}`, { kind, messages: view.messages, onSelect: (each) => { this.selected = each.number; this.draw(view); } }), legend(view, kind));
     this.split.textContent = view.is_split ? "Heal the split" : "Split in two";
     this.tiles.replaceChildren(tile(`${view.now_s.toFixed(3)} s`, "virtual time"), tile(count(view.messages.length), "messages on their way"),
       tile(count(view.events), "events published"), tile(`${count(view.notified)} of ${count(view.expected)}`, "notifications"), tile(count(view.twice), "delivered twice"), tile(bytes(view.bytes), "sent"));
     const sent = Object.entries(view.sent).sort(([, a], [, b]) => b - a).slice(0, 14);
-    this.side.replaceChildren(...[
+    renew(this.side, ...[
       view.last ? h("div", { class: "panel" }, h("h2", {}, "The last event"), h("p", { class: "code" }, JSON.stringify(view.last.values)),
         h("p", {}, badge(`${view.last.notified} of ${view.last.expected} subscriptions have it`, view.last.notified >= view.last.expected ? "good" : "warn")),
         h("p", { class: "note" }, "On the map: a green ring has it, an orange ring waits for it.")) : null,
@@ -113,7 +111,7 @@ class Desk {
   drawChosen(view) {
     const one = view.brokers.find((each) => each.number === this.selected);
     const button = (title, action) => h("button", { type: "button", onclick: () => this.act(action, { node: one.number }) }, title);
-    this.chosen.replaceChildren(...(one ? [h("span", {}, `Node ${one.number}: ${one.state === "away" ? "down" : one.state}${one.role ? `, ${one.role}` : ""}, ${one.subscriptions} subscriptions`),
+    renew(this.chosen, ...(one ? [h("span", {}, `Node ${one.number}: ${one.state === "away" ? "down" : one.state}${one.role ? `, ${one.role}` : ""}, ${one.subscriptions} subscriptions`),
       ...(one.state === "away" ? [button("Restart it", "restart")] : [button("Publish here", "publish"), button("Crash it", "crash"), button("Let it leave", "leave")])]
       : [h("span", { class: "note" }, "Select a node to publish at it, or to crash it.")]));
   }

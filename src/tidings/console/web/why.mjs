@@ -94,9 +94,9 @@ function outcome(page, found) {
     part.style.width = `${(100 * found.outcomes[name]) / found.events}%`;
     return part;
   }));
-  return h("div", {}, covering(found), h("p", {}, `Of the last ${count(found.events)} events `, h("b", { class: "good" }, `${count(found.outcomes.TRUE ?? 0)} match`), "."), bar,
+  return h("div", {}, covering(found), h("p", {}, `Of the last ${count(found.events)} events `, h("b", { class: "good" }, `${count(found.outcomes.TRUE ?? 0)} match`), ".", found.left_out ? ` The condition is long: ${count(found.left_out)} older events were left out.` : ""), bar,
     h("p", {}, parts.map(([name]) => [badge(`${name} ${count(found.outcomes[name])}`, KINDS[name]), " "])),
     found.failed.length ? table(["Clause that decided", { title: "Events", class: "num" }], found.failed.map(([clause, times]) => h("tr", {}, h("td", { class: "code" }, clause), h("td", { class: "num" }, count(times)))), "Clauses") : null,
-    found.matched.length ? h("p", {}, "Matched last: ", found.matched.slice(-3).map((id) => [h("a", { href: page.link("trace", { event: id }) }, `…${id.slice(-8)}`), " "])) : null,
+    found.matched.length ? h("p", {}, "Matched last: ", found.matched.slice(0, 3).map((id) => [h("a", { href: page.link("trace", { event: id }) }, `…${id.slice(-8)}`), " "])) : null,
     found.hidden.length ? h("p", { class: "note" }, `Hidden from you: ${found.hidden.join(", ")}.`) : null);
 }

@@ -196,9 +196,18 @@ class _Dated(NamedTuple):
 class EventTracer:
     """Finds out which brokers an event went through, and what each did with it."""
 
-    def __init__(self, node: Node, links: PeerLinks, tasks: BackgroundTasks, name: str, domain: str) -> None:
-        """`name` and `domain` are this broker's own."""
+    def __init__(
+        self,
+        node: Node,
+        links: PeerLinks,
+        tasks: BackgroundTasks,
+        name: str,
+        domain: str,
+        client_name: Callable[[str], str],
+    ) -> None:
+        """`name` and `domain` are this broker's own; `client_name` says who a client of the node is, for people."""
         self._node, self._links, self._tasks, self._name, self._domain = node, links, tasks, name, domain
+        self._client_name = client_name
         self._loop = asyncio.get_running_loop()
         self._tickets = 0
         self._asked: dict[int, tuple[float, asyncio.Future[list[_Dated]]]] = {}
@@ -308,12 +317,13 @@ class EventTracer:
         return f"{link.proven.domain}/{link.proven.name}" if link else id
 
     def _told(self, hop: TraceHop) -> tuple[DeliveredTo, ...]:
-        return tuple(DeliveredTo(client, show_event(id)) for id, client in dict.fromkeys(hop.delivered))
+        name_of = self._client_name
+        return tuple(DeliveredTo(name_of(client), show_event(id)) for id, client in dict.fromkeys(hop.delivered))
 
     def _missed(self, event: EventId, hop: TraceHop) -> tuple[NotDelivered, ...]:
         node, told = self._node, {id for id, _ in hop.delivered}
         others = [one for one in node.subscriptions() if one.id not in told][:MISSED_MAX]
-        return tuple(NotDelivered(one.client, node.why(event, one.id)) for one in others)
+        return tuple(NotDelivered(self._client_name(one.client), node.why(event, one.id)) for one in others)
 
 
 def _in_order(found: Iterable[_Dated]) -> list[_Dated]:

@@ -199,7 +199,8 @@ class Broker:
         self.services = ClientServices(
             self.types, self.publisher, self.subscriptions, self.queues, self.backpressure, rates, self.spans
         )
-        self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain)
+        shown = self.subscriptions.client_name
+        self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain, shown)
         self.admin = Admin(
             self.tracer,
             self.queues,

@@ -193,6 +193,11 @@ class BrokerSubscriptions:
         """Whether a durable subscription to a type is suspended: the type's events cannot be matched yet."""
         return any(durable.type == type for durable in self.suspended.values())
 
+    def client_name(self, client: str) -> str:
+        """Who a client of the node is, for people: a durable subscription, which is one by itself, has a name."""
+        durable = self._queues.all.get(client.removeprefix(_DURABLE))
+        return f"durable {durable.name}" if durable is not None and client.startswith(_DURABLE) else client
+
     # ── Matching durable subscriptions ──
 
     def match(self, raw: bytes) -> Deliveries | None:
