@@ -54,6 +54,20 @@ def test_every_package_lists_its_public_names(package: str) -> None:
     assert "__all__" in names
 
 
+@pytest.mark.parametrize("init", [path for path in SOURCES if path.name == "__init__.py"], ids=relative)
+def test_a_package_lists_its_modules(init: Path) -> None:
+    """As its documentation says, in reading order; the packages themselves are in ARCHITECTURE.md."""
+    said = ast.get_docstring(ast.parse(init.read_text())) if init.parent != SOURCE else architecture()
+    inside = [path.stem for path in SOURCES if path.parent == init.parent]
+    inside += [path.parent.name for path in SOURCES if path.name == "__init__.py" and path.parent.parent == init.parent]
+    names = [name for name in inside if name not in ("__init__", "__main__")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", said or "")] == []
+
+
+def architecture() -> str:
+    return (ROOT / "ARCHITECTURE.md").read_text()
+
+
 def assignments(path: Path) -> Iterator[ast.expr]:
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign):
