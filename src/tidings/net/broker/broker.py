@@ -336,7 +336,7 @@ class Broker:
             self.identity,
             self.types.event_type,
             node_id_of,
-            lambda key, rights: self.node.admit_debtor(key, rights, self._loop.time()),
+            lambda key, rights: self.node.admit_durable(key, rights, self._loop.time()),
             version=version,
         )
         self.sender = ReliableSender(
@@ -346,7 +346,7 @@ class Broker:
             directory,
             self.receiver,
             self._tasks,
-            lambda broker, name: self.node.may_be_owed(broker, name, self._loop.time()),
+            lambda broker, name: self.node.may_receive(broker, name, self._loop.time()),
         )
         self.interest = InterestSync(
             directory, journal, self.links, self.history, self.sender, self._tasks, self.node.neighbours.shown

@@ -246,7 +246,7 @@ class BatchPublished(LinkFrame, frozen=True):
     incarnations: bytes
     """Of each event, as 8 bytes in little-endian order."""
     numbers: bytes
-    """Likewise."""
+    """The numbers of the events, in the same form."""
 
 
 class Subscribe(LinkFrame, frozen=True):
