@@ -75,12 +75,11 @@ def test_whoever_connects_and_says_nothing_pushes_out_its_own_connections(tmp_pa
     asyncio.run(scenario())
 
 
-def test_whoever_asks_and_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_S_MAX", 0.5)
+def test_whoever_asks_and_does_not_read_is_not_waited_for() -> None:
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = http.HttpConnection(reader, writer)
+        connection = http.HttpConnection(reader, writer, request_s_max=0.5)
         with contextlib.suppress(TimeoutError, ConnectionError):
             while await connection.request() is not None:
                 connection.respond(200, bytes(1 << 20))
