@@ -32,7 +32,7 @@ def files(*suffixes: str) -> Iterator[Path]:
         names[:] = sorted(name for name in names if name == ".ci" or not (name in NOT_OURS or name.startswith(".")))
         for name in sorted(found):
             path = Path(folder, name)
-            if path.suffix in (suffixes or TEXT):
+            if path.suffix in (suffixes or TEXT) and name != ".git":  # Which a worktree has as a file.
                 yield path
 
 
