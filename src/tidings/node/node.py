@@ -558,7 +558,7 @@ class Node:
 
     # ── Brokers that have events stored for them ───────────────────────────────
 
-    def admit_durable(self, key: bytes, shown: Shown, now: float) -> bytes:
+    def admit_debtor(self, key: bytes, shown: Shown, now: float) -> bytes:
         """Keep the proofs of a broker that has events stored for it, and return its organisation.
 
         Raises Denied unless it is a member of the network.
@@ -576,7 +576,7 @@ class Node:
         if types != (known_now := len(self.types.all())):  # A right for an unknown type could not be verified.
             self._durable[broker] = (held, shown, known_now)  # A refusal counts, too: this is asked for each event.
             with suppress(Denied):
-                self.admit_durable(held.key, shown, now)
+                self.admit_debtor(held.key, shown, now)
                 held = self._durable[broker][0]
         if not self.neighbours.is_member(held, now_ms):
             return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,8 +29,8 @@ from tidings.net.ids import read_event_id, show_event
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import DeliveredTo, HopReport, NotDelivered, SentTo, TraceReply, TraceRequest
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.node import LocalSubscription, TraceHop, TypeRegistry
-from tidings.overlay import EventId, NodeId, SubscriptionId
+from tidings.node import Node, TraceHop, TypeRegistry
+from tidings.overlay import EventId, NodeId
 from tidings.security import fingerprint
 
 Rows: TypeAlias = list[dict[str, Any]]
@@ -177,18 +177,10 @@ class _Dated(NamedTuple):
     report: HopReport
 
 
-class TracedNode(Protocol):
-    """The node, as far as traces use it."""
-
-    def hop(self, event: EventId) -> TraceHop | None: ...
-    def why(self, event: EventId, subscription: SubscriptionId) -> str: ...
-    def subscriptions(self) -> list[LocalSubscription]: ...
-
-
 class EventTracer:
     """Finds out which brokers an event went through, and what each did with it."""
 
-    def __init__(self, node: TracedNode, links: PeerLinks, tasks: BackgroundTasks, name: str, domain: str) -> None:
+    def __init__(self, node: Node, links: PeerLinks, tasks: BackgroundTasks, name: str, domain: str) -> None:
         """`name` and `domain` are this broker's own."""
         self._node, self._links, self._tasks, self._name, self._domain = node, links, tasks, name, domain
         self._loop = asyncio.get_running_loop()

@@ -336,7 +336,7 @@ class Broker:
             self.identity,
             self.types.event_type,
             node_id_of,
-            lambda key, rights: self.node.admit_durable(key, rights, self._loop.time()),
+            lambda key, rights: self.node.admit_debtor(key, rights, self._loop.time()),
             version=version,
         )
         self.sender = ReliableSender(
