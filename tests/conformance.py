@@ -101,13 +101,13 @@ def needs(name: str, guarantee: Guarantee) -> None:
 def _all_sent(world: World) -> list[Any]:
     """All different messages of a world from now on, as it describes them to its trace."""
     sent: list[Any] = []
-    describe = world._describe
+    describe = world.describe
 
     def listen(message: Any) -> Any:
         sent.append(message)
         return describe(message)
 
-    world._describe = listen  # type: ignore[method-assign]
+    world.describe = listen  # type: ignore[method-assign]
     return sent
 
 

@@ -32,7 +32,7 @@ def files(*suffixes: str) -> Iterator[Path]:
         names[:] = sorted(name for name in names if name == ".ci" or not (name in NOT_OURS or name.startswith(".")))
         for name in sorted(found):
             path = Path(folder, name)
-            if path.suffix in (suffixes or TEXT):
+            if path.suffix in (suffixes or TEXT) and name != ".git":  # Which a worktree has as a file.
                 yield path
 
 
@@ -52,6 +52,20 @@ def test_every_module_says_its_purpose(path: Path) -> None:
 def test_every_package_lists_its_public_names(package: str) -> None:
     names = [target.id for target in assignments(SOURCE / package / "__init__.py") if isinstance(target, ast.Name)]
     assert "__all__" in names
+
+
+@pytest.mark.parametrize("init", [path for path in SOURCES if path.name == "__init__.py"], ids=relative)
+def test_a_package_lists_its_modules(init: Path) -> None:
+    """As its documentation says, in reading order; the packages themselves are in ARCHITECTURE.md."""
+    said = ast.get_docstring(ast.parse(init.read_text())) if init.parent != SOURCE else architecture()
+    inside = [path.stem for path in SOURCES if path.parent == init.parent]
+    inside += [path.parent.name for path in SOURCES if path.name == "__init__.py" and path.parent.parent == init.parent]
+    names = [name for name in inside if name not in ("__init__", "__main__")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", said or "")] == []
+
+
+def architecture() -> str:
+    return (ROOT / "ARCHITECTURE.md").read_text()
 
 
 def assignments(path: Path) -> Iterator[ast.expr]:

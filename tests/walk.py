@@ -13,8 +13,9 @@ marks a module that passes the event on: it calls another one of the way. The ot
 look-up, a file), and the way goes on where it was. `↑` marks a call into a package of a higher layer (`pyproject.toml`
 lists the layers): there should be none. `↺` marks a call back into an earlier package.
 
-Only what every one of several repetitions enters is listed, so that a heartbeat that happens to fall in between does not
-count. Only functions that somebody has written count, not those that a data class is given.
+What runs by the clock (heartbeats, checks, retries) does not count, however often it falls in between, and of the rest
+only what every one of several repetitions enters. Only functions that somebody has written count, not those that a data
+class is given.
 """
 
 from __future__ import annotations
@@ -38,6 +39,24 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES_MAX = 20  # The target, for a plain event from the client to the subscriber.
 REPEATS = 7
 ENTERED = "TIDINGS_WALK_ENTERED"  # Names the file that Python workers of Spark write the modules into that they enter.
+BY_THE_CLOCK = frozenset(
+    {
+        "Maintenance.run",
+        "save_router_memory",
+        "apply_retention",
+        "BrokerSubscriptions.retry_lapsed",
+        "ReliableSender._check_regularly",
+        "ReliableReceiver._check_regularly",
+        "InterestSync._sync_regularly",
+        "RevocationSync._sync_regularly",
+        "OnlineSync._answer_regularly",
+        "Client._reconnect_when_renewed",
+        "DirectDelivery._run",
+        "Link._keep_alive",
+        "Node.wake",
+    }
+)
+"""Functions that a timer calls: on a busy machine they fall into every repetition."""
 
 
 class Step(NamedTuple):
@@ -120,10 +139,12 @@ def _is_written(frame: FrameType) -> bool:
 
 
 def _caller(frame: FrameType) -> str | None:
-    """The module of Tidings that a call comes from, "" if none does; None while modules are being imported."""
+    """The module of Tidings that a call comes from, "" if none does; None below an import or a timer."""
     caller, above = "", frame.f_back
+    if frame.f_code.co_qualname in BY_THE_CLOCK:
+        return None
     while above is not None:
-        if above.f_code.co_filename.startswith("<frozen importlib"):
+        if above.f_code.co_filename.startswith("<frozen importlib") or above.f_code.co_qualname in BY_THE_CLOCK:
             return None
         if not caller and _is_written(above):
             caller = above.f_globals["__name__"]
@@ -149,7 +170,12 @@ async def publish(folder: Path) -> Walk:
     from tests.live.together import Together
     from tidings.net import DevNetwork, ReadAccess
 
-    network_files = DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": ReadAccess(("plate",))})
+    network_files = DevNetwork(
+        first_port=0,
+        brokers={"police": 1, "ccs": 1},
+        readers={"ccs": ReadAccess(("plate",))},
+        overlay_options={"heartbeat_s": 3600.0, "sync_s": 0.0},  # What one broker sends by the clock, another receives.
+    )
     tracers = []
     async with Together(folder, network_files) as network:
         camera, desk = await network.client("police/camera"), await network.client("ccs/desk")

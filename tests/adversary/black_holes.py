@@ -7,6 +7,7 @@ is the rendezvous of a type. Where the key matters, the test looks for a network
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -38,7 +39,7 @@ class BlackHole:
 
     def claim(self) -> None:
         """Takes what can be taken by claiming it."""
-        router, loop = self._broker.node.router, self._broker._loop
+        router, loop = self._broker.node.router, asyncio.get_running_loop()
         if isinstance(router, Spanhop):
             for path in list(router.zones.owned):
                 router.zones.release(path)

@@ -28,13 +28,14 @@ def turn_hostile(file: Path) -> None:
     """Has every broker that this process starts be hostile, if there is such a file."""
     if not file.exists():
         return
-    honest_start, seed = Broker._start, int(file.read_text())
+    honest_start, seed = Broker.start, int(file.read_text())
 
-    async def start(broker: Broker) -> None:
-        await honest_start(broker)
+    async def start(*arguments: Any) -> Broker:
+        broker = await honest_start(*arguments)
         _Hostility(broker, Random(seed)).begin()
+        return broker
 
-    Broker._start = start  # type: ignore[method-assign,assignment]
+    Broker.start = start  # type: ignore[method-assign,assignment]
 
 
 class _Hostility:
@@ -56,7 +57,7 @@ class _Hostility:
 
         self._broker.node.receive_many = listen  # type: ignore[method-assign]
         self._broker.links.send = drop  # type: ignore[method-assign]
-        self._broker._tasks.start(self._lie())
+        self._lying = asyncio.create_task(self._lie())  # Until the process ends.
 
     async def _lie(self) -> None:
         while True:

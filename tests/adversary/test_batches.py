@@ -131,14 +131,14 @@ def test_a_broker_refuses_hostile_batches_and_serves_on(tmp_path: Path) -> None:
                 EventColumns(20, (msgspec.structs.replace(good.columns[0], kind="map<string,int>"),)),
             ):
                 with pytest.raises(InputError):
-                    await camera._ask(partial(batch, "lie", lie))
+                    await camera.request(partial(batch, "lie", lie))
             with pytest.raises(InputError, match="name"):
-                await camera._ask(partial(batch, "x" * 1_000_000, good))
+                await camera.request(partial(batch, "x" * 1_000_000, good))
             broker = network.brokers["police-1"]
             assert broker.counts["published"] == 0
             assert broker.journal.next_event == 1
-            answer = await camera._ask(partial(batch, "true", good))
-            again = await camera._ask(partial(batch, "true", good))
+            answer = await camera.request(partial(batch, "true", good))
+            again = await camera.request(partial(batch, "true", good))
             assert (answer.numbers, answer.incarnations) == (again.numbers, again.incarnations)
             assert broker.counts["published"] == 20
 

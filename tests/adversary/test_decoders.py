@@ -32,7 +32,7 @@ def frames_of(stage: str) -> Callable[[bytes], object]:
     reader = FrameReader(asyncio.StreamReader.__new__(asyncio.StreamReader))
     if stage != "handshake":
         reader.expect(stage)
-    return reader._decoded
+    return reader.decoded
 
 
 def tokens_of(key: bytes) -> Callable[[bytes], object]:

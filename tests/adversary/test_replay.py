@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.test_liars import SEALED, WithLiar, _relabelled, plates, take
+from tests.live.test_liars import SEALED, WithLiar, plates, relabelled, take
 from tidings.delivery.messages import Ack, Announce, Announced, Retransmit
 from tidings.errors import SetupError
 from tidings.net.broker.durable_queues import DurableQueues, QueueCipher
@@ -36,7 +36,7 @@ def test_a_sealed_event_is_not_delivered_again_after_a_restart_of_the_receiver(t
             kept = await desk.subscribe("Numberplate", "speed >= 0", durable="all").ready()
             live = await desk.subscribe("Numberplate", "speed >= 0").ready()
             await network.say("ccs-1", *(OverlayMessages((raw,)) for raw in overheard))
-            own = [_relabelled(packet, network.liar.me.id) for packet in list(overheard.values())[:3]]
+            own = [relabelled(packet, network.liar.me.id) for packet in list(overheard.values())[:3]]
             listed = tuple(Announced(1 + n, packet.header.id) for n, packet in enumerate(own))
             await network.say("ccs-1", Announce(b"k" * 16, 1, listed))
             await network.say("ccs-1", *(Retransmit(1 + n, encode_stored(packet)) for n, packet in enumerate(own)))

@@ -247,4 +247,4 @@ async def _removed(tmp_path: Path) -> None:
         with Registry.open(network.laid.folder / "ccs" / "tidings.db", now_ms=now_ms()) as registry:
             registry.participants.remove("desk", by="test", now_ms=now_ms())
         await until(lambda: ccs.counts["handshakes failed"] > 0)  # It is cut off, dials again, and is not let in.
-        assert not any(name.startswith("ccs/desk/") for name in ccs._acceptor.sessions)
+        assert not any(each["client"].startswith("ccs/desk/") for each in ccs.status()["connected"])

@@ -12,7 +12,7 @@ import pytest
 
 from tidings.net.dev_network import DevNetwork, lay_out
 from tidings.net.gateway import http
-from tidings.net.transport.listen import TlsListener, address_of, listen
+from tidings.net.transport.listen import address_of, listen
 from tidings.net.transport.tls import client_context, server_context
 
 pytestmark = pytest.mark.live
@@ -57,9 +57,7 @@ def test_whoever_connects_and_says_nothing_pushes_out_its_own_connections(tmp_pa
         writer.close()
 
     async def scenario() -> None:
-        server = await listen(answer, f"{HERE}:0", "listen", ssl=ours, handshake_s=60.0)
-        assert isinstance(server, TlsListener)
-        server._shaking_max = SHAKING
+        server = await listen(answer, f"{HERE}:0", "listen", ssl=ours, handshake_s=60.0, shaking_max=SHAKING)
         address = address_of(server)
         async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60.0):
             honest = await stack.enter_async_context(silent(address, ELSEWHERE))
@@ -77,12 +75,11 @@ def test_whoever_connects_and_says_nothing_pushes_out_its_own_connections(tmp_pa
     asyncio.run(scenario())
 
 
-def test_whoever_asks_and_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_S_MAX", 0.5)
+def test_whoever_asks_and_does_not_read_is_not_waited_for() -> None:
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = http.HttpConnection(reader, writer)
+        connection = http.HttpConnection(reader, writer, request_s_max=0.5)
         with contextlib.suppress(TimeoutError, ConnectionError):
             while await connection.request() is not None:
                 connection.respond(200, bytes(1 << 20))

@@ -16,12 +16,12 @@ from tests.live.test_liars import plates, take
 from tests.live.together import Together
 from tidings.net import DevNetwork
 from tidings.net.transport.frames import FrameReader, OverlayMessages, encoded
-from tidings.net.transport.shaping import _FRAME_BYTES, CoverTraffic, class_of, filler, in_class
+from tidings.net.transport.shaping import FRAME_BYTES, CoverTraffic, class_of, filler, in_class
 
 WINDOWS, TICKS = 200, 40
 
 
-@given(st.integers(_FRAME_BYTES, 70_000))
+@given(st.integers(FRAME_BYTES, 70_000))
 def test_filler_has_exactly_the_size_that_was_asked_for(size: int) -> None:
     assert len(filler(size)) == size
 

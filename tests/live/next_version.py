@@ -15,7 +15,7 @@ def speak_the_next_version(file: Path) -> None:
     if not file.exists():
         return
     handshake.BETWEEN_BROKERS = (*frames.BETWEEN_BROKERS, int(file.read_text()))  # type: ignore[attr-defined,assignment]
-    frames._ENCODER = _Longer(frames._ENCODER)  # type: ignore[assignment]
+    frames.ENCODER = _Longer(frames.ENCODER)  # type: ignore[assignment]
 
 
 class _Longer:

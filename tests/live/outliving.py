@@ -261,7 +261,7 @@ class Trials:
             line.cut(silently=False)
         refused = self.outlived.refused
         while self.outlived.refused == refused:
-            await self._something()
+            await self.something()
         for line in lines:
             line.heal()
 
@@ -274,7 +274,7 @@ class Trials:
         disk.fill()
         desk = await self.pair.client("police/desk")
         while not (await desk.ask("status"))[0]["stuck"]:
-            await self._something()
+            await self.something()
         camera = await self.pair.client("police/camera")
         with pytest.raises(SetupError, match="^disk: this broker cannot write its journal"):
             await camera.publish("Numberplate", {"plate": "AB", "speed": 1.0})
@@ -311,9 +311,9 @@ class Trials:
         """Until an event is acknowledged that was published from now on."""
         until = self.acknowledged + 2
         while self.acknowledged < until:
-            await self._something()
+            await self.something()
 
-    async def _something(self) -> None:
+    async def something(self) -> None:
         self._came.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._came.wait(), 0.5)
@@ -341,7 +341,7 @@ async def outlive(
             publishing = beside.create_task(_publish(camera, trouble, events, seconds, is_over))
             for number, what in enumerate(trials):
                 while len(outlived.published) < events * (number + 0.5) / len(trials):
-                    await trouble._something()
+                    await trouble.something()
                 await trouble.undergo(what)
             is_over.set()
             await publishing

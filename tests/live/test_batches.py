@@ -261,9 +261,9 @@ def test_a_batch_that_is_published_one_by_one_is_published_once_under_either_nam
             assert rows is not None
             columns = columns_of_rows(rows)
             for _ in range(2):
-                await camera._ask(lambda ticket: PublishBatch(ticket, "Numberplate", "once", columns))
+                await camera.request(lambda ticket: PublishBatch(ticket, "Numberplate", "once", columns))
             named = tuple((f"once.{row}", each) for row, each in enumerate(many))
-            answer = await camera._ask(lambda ticket: Publish(ticket, "Numberplate", named))
+            answer = await camera.request(lambda ticket: Publish(ticket, "Numberplate", named))
             assert network.brokers["police-1"].counts["published"] == 100
             assert await batches_of(network) == 0
             wanted = fast(many, [show_event(id) for id in answer.ids], 90)

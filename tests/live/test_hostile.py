@@ -103,8 +103,8 @@ def test_whoever_babbles_after_the_handshake_is_cut_off_too(tmp_path: Path) -> N
         async with Together(tmp_path) as network:
             camera = await network.client("police/camera")
             await camera.ask("status")
-            assert camera._link is not None
-            camera._link._writer.write(b"\xff\xff\xff\xff")
+            assert camera.link is not None
+            camera.link.transport.write(b"\xff\xff\xff\xff")
             id = await camera.publish("Numberplate", {"plate": "AB"})  # It comes back by itself, as an honest client.
             assert id
             assert network.brokers["police-1"].counts["clients that broke the rules"] == 1
@@ -228,10 +228,10 @@ def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path
             heard = await desk.subscribe("Numberplate").ready()
             lazy = await Client.connect(network.laid.clients["police/desk"])
             await lazy.subscribe("Numberplate").ready()
-            assert lazy._link is not None
+            assert lazy.link is not None
             # Otherwise the kernel may take all of it, 32 MiB here, on behalf of somebody who does not read.
-            lazy._link._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-            lazy._link._writer.transport.pause_reading()  # type: ignore[attr-defined]
+            lazy.link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            lazy.link.transport.pause_reading()  # type: ignore[attr-defined]
             ids = []
             for _ in range(60):
                 ids += await camera.publish_many("Numberplate", [{"plate": "X" * 8000} for _ in range(20)])
@@ -254,12 +254,12 @@ def test_a_broker_that_does_not_read_is_waited_for_once_and_gets_what_is_pending
             heard = await desk.subscribe("Numberplate", durable="all").ready()
             police, ccs = network.brokers["police-1"], network.brokers["ccs-1"]
             (to_police,), (to_ccs,) = ccs.links.open.values(), police.links.open.values()
-            to_police._writer.transport.pause_reading()  # type: ignore[attr-defined]
+            to_police.transport.pause_reading()  # type: ignore[attr-defined]
             async with asyncio.timeout(60):  # A hundred times two seconds would be too long.
                 many = [{"plate": "X" * 8000}] * 10
                 ids = [id for _ in range(120) for id in await camera.publish_many("Numberplate", many)]
             assert to_ccs.is_slow
-            to_police._writer.transport.resume_reading()  # type: ignore[attr-defined]
+            to_police.transport.resume_reading()  # type: ignore[attr-defined]
             async with asyncio.timeout(60):
                 assert [(await anext(heard)).id for _ in ids] == ids
 

@@ -181,7 +181,7 @@ def test_what_others_have_published_is_not_taken_from_one_who_lists_it_as_its_ow
         # As it is: the one who lists it is not its origin, and is cut off.
         await network.says_to_its_cost("ccs-1", Announce(b"j" * 16, 1, (Announced(1, theirs[0].header.id),)))
         # Under the liar's own name: it is taken, and the seal is known. Listed under one name, sent under another: not taken.
-        own = [_relabelled(packet, network.liar.me.id) for packet in theirs]
+        own = [relabelled(packet, network.liar.me.id) for packet in theirs]
         ids = [*(packet.header.id for packet in own), EventId(network.liar.me.id, 9, 9)]
         await network.say("ccs-1", Announce(b"k" * 16, 1, tuple(Announced(1 + n, id) for n, id in enumerate(ids))))
         await network.say("ccs-1", *(Retransmit(1 + n, encode_stored(own[n % 3])) for n in range(len(ids))))
@@ -190,7 +190,7 @@ def test_what_others_have_published_is_not_taken_from_one_who_lists_it_as_its_ow
     with_liar(tmp_path, scenario)
 
 
-def _relabelled(packet: Packet, origin: str) -> Packet:
+def relabelled(packet: Packet, origin: str) -> Packet:
     return Packet(Header(event_id_of(origin, split(packet.envelope)), packet.header.type), packet.view, packet.envelope)
 
 

@@ -74,6 +74,6 @@ def test_a_manager_and_a_job_on_spark_never_give_the_same_sender_id(tmp_path: Pa
     assert signed is not None
     (manager,) = managers.hosted([signed])
     with Registry.open(str(config.data / "registry.db"), now_ms=now_ms()) as registry:
-        given = [manager._new_sender_id(), *registry.keys.new_sender_ids(signed.type_id, 2, by="job", now_ms=now_ms())]
-    assert [*given, manager._new_sender_id()] == [1, 2, 3, 4]
+        given = [manager.new_sender_id(), *registry.keys.new_sender_ids(signed.type_id, 2, by="job", now_ms=now_ms())]
+    assert [*given, manager.new_sender_id()] == [1, 2, 3, 4]
     managers.close()

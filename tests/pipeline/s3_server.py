@@ -39,7 +39,7 @@ class Faults:
     fails: int | None = None  # This write is answered with a 500 and not carried out.
     lag_s: float = 0.0  # For so long a new object is missing in listings.
     on_write: Callable[[int, str], None] = lambda number, path: None
-    _born: dict[str, float] = field(default_factory=dict)
+    born: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def clear(self) -> None:
@@ -89,7 +89,7 @@ class FaultyFront:
         if faults.fails == number:
             return _refuse(start_response, "500 Internal Server Error", "InternalError")
         if faults.lag_s and method != "DELETE":
-            faults._born.setdefault(path, time.monotonic())
+            faults.born.setdefault(path, time.monotonic())
         if faults.loses_answer_of == number:
             list(self.inner(environ, lambda *answer: lambda data: None))
             return _refuse(start_response, "500 Internal Server Error", "InternalError")
@@ -100,7 +100,7 @@ class FaultyFront:
             return self.inner(environ, start_response)
         answer: list[Any] = []
         body = b"".join(self.inner(environ, lambda *given: answer.append(given) or (lambda data: None)))  # type: ignore[func-returns-value]
-        young = {path for path, born in self.faults._born.items() if time.monotonic() - born < self.faults.lag_s}
+        young = {path for path, born in self.faults.born.items() if time.monotonic() - born < self.faults.lag_s}
         bucket = environ["PATH_INFO"].strip("/")
 
         def shown(found: re.Match[bytes]) -> bytes:

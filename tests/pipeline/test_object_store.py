@@ -183,13 +183,18 @@ def killed_at(s3: S3, file: Path, path: str, count: int = 1) -> int:
     """Starts a run, and kills it before its `count`-th write to a path like this is carried out. Returns how it ended."""
     command = [sys.executable, "-m", "tidings", "run", str(file), *SMALL, *s3.options()]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": "src"}, stderr=subprocess.PIPE)
-    matching = threading.Semaphore(count)
+    left, lock = count, threading.Lock()
 
     def kill(number: int, written: str) -> None:
-        if path in written and not matching.acquire(blocking=False):
-            s3.faults.stops_after = 0  # What its Spark still does, before it notices, reaches nobody.
-        if path in written and matching._value == 0:
-            process.send_signal(signal.SIGKILL)
+        nonlocal left
+        with lock:
+            if path not in written:
+                return
+            if left == 0:
+                s3.faults.stops_after = 0  # What its Spark still does, before it notices, reaches nobody.
+            left = max(left - 1, 0)
+            if left == 0:
+                process.send_signal(signal.SIGKILL)
 
     s3.faults.on_write = kill
     _, said = process.communicate(timeout=300)

@@ -31,7 +31,7 @@ from tidings.security import (
     SealingKey,
     TreeMember,
 )
-from tidings.security.keys.group import _wrap_aad, _wrap_nonce, signed_message
+from tidings.security.keys.group import signed_message, wrap_aad, wrap_nonce
 from tidings.security.keys.tree_member import climb
 from tidings.security.keys.trees import TreeUpdate, entry_aad, entry_nonce, lock_under
 from tidings.security.suites import expand
@@ -83,7 +83,7 @@ class World:
         self.hoards: dict[int, set[bytes]] = {broker.name: set() for broker in self.brokers}
 
     def step(self, what: str, who: int, wait: int, length: int) -> None:
-        self._pass_time(self.now + wait)
+        self.pass_time(self.now + wait)
         broker = self.brokers[who]
         if what == "join":
             self._join(broker, (self.now - wait, self.now + length))
@@ -93,7 +93,7 @@ class World:
             broker.valid[-1] = (broker.valid[-1][0], self.now)
             self._tell([self.group.revoke([broker.key], self.now)])
 
-    def _pass_time(self, until: int) -> None:
+    def pass_time(self, until: int) -> None:
         while (due := self.group.next_tick_ms) <= until:
             self.now = max(self.now, due)
             self._tell([self.group.tick(self.now)])
@@ -153,9 +153,9 @@ class World:
 
 def unwrapped(kind: str, secret: bytes, update: KeyUpdate) -> bytes | None:
     box = AESGCM(expand(secret, kind.encode() + b"/kek"))
-    aad = _wrap_aad(GID, update.epoch, update.start_ms)
+    aad = wrap_aad(GID, update.epoch, update.start_ms)
     try:
-        return box.decrypt(_wrap_nonce(update.epoch, update.tree.version), update.wrapped, aad)
+        return box.decrypt(wrap_nonce(update.epoch, update.tree.version), update.wrapped, aad)
     except (InvalidTag, ValueError):
         return None
 
@@ -199,7 +199,7 @@ def played(tree: str, plan: list[tuple[str, int, int, int]], lazy: bool = True, 
     world = World(tree, len(plan), lazy, period_ms)
     for what, who, wait, length in plan:
         world.step(what, who, wait, length)
-    world._pass_time(world.now + 50 * HOUR)
+    world.pass_time(world.now + 50 * HOUR)
     return world
 
 

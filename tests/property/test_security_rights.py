@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.security.london import person
 from tidings.errors import Denied
 from tidings.security import AccessRequest, BiscuitCapability, Grant, Identity, OnlineTest, Right, reduce
-from tidings.security.rights.biscuit import _block
+from tidings.security.rights.biscuit import datalog_of
 
 PEOPLE = [person(number) for number in range(4)]
 OWNER = PEOPLE[0]
@@ -76,7 +76,7 @@ requests = st.builds(
 
 def token_of(chain: list[tuple[Grant, Identity | None]]) -> BiscuitCapability:
     """The chain as a token, made with the bare library: it refuses nothing that the law would."""
-    token, level = BiscuitBuilder(*_block(chain[0][0], 0)).build(_private(OWNER)), 0
+    token, level = BiscuitBuilder(*datalog_of(chain[0][0], 0)).build(_private(OWNER)), 0
     for link, signer in chain[1:]:
         level += link.holder is not None
         token = _appended(token, link, signer, level)
@@ -84,7 +84,7 @@ def token_of(chain: list[tuple[Grant, Identity | None]]) -> BiscuitCapability:
 
 
 def _appended(token: Biscuit, link: Grant, signer: Identity | None, level: int) -> Biscuit:
-    block = BlockBuilder(*_block(link, level))
+    block = BlockBuilder(*datalog_of(link, level))
     if signer is None:
         return token.append(block)
     third = token.third_party_request().create_block(_private(signer), block)

@@ -3,7 +3,9 @@
 In reading order:
 
     terminal                     what all commands share: the option `-o`, tables and JSON lines, errors, exit codes
+    units                        amounts, sizes and durations as people read them
     lazy                         commands that are imported when they are used
+    spark                        Spark as commands use it: Ctrl-C ends the program at once
     doctor, filter, match, run, compact   one command or group of commands each
     lab                          `tidings lab …`
     console                      `tidings console`

@@ -94,8 +94,10 @@ def compare_overlays(
     scenario: Annotated[
         str | None, typer.Option("--scenario", metavar="NAME", help="A workload of the guide, or all of them.")
     ] = None,
-    brokers: Annotated[int | None, typer.Option("--brokers", help="How many there are.")] = None,
-    subscriptions: Annotated[int | None, typer.Option("--subscriptions", help="At all brokers together.")] = None,
+    brokers: Annotated[int | None, typer.Option("--brokers", help="Brokers of the network.")] = None,
+    subscriptions: Annotated[
+        int | None, typer.Option("--subscriptions", help="Subscriptions at all brokers together.")
+    ] = None,
     selectivity: Annotated[
         float | None, typer.Option("--selectivity", help="The share of events that a subscription matches.")
     ] = None,
@@ -103,13 +105,21 @@ def compare_overlays(
         float | None, typer.Option("--unreadable", help="The share of attributes that brokers may not read: 0, 0.5, 1.")
     ] = None,
     churn: Annotated[float | None, typer.Option("--churn", help="Percent of brokers replaced in a minute.")] = None,
-    delays: Annotated[str | None, typer.Option("--delays", help="flat, plane or cities.")] = None,
-    events_per_s: Annotated[float, typer.Option("--events-per-s", help="Of the whole network.")] = 10.0,
-    subscriptions_per_s: Annotated[float, typer.Option("--subscriptions-per-s", help="Likewise.")] = 0.1,
+    delays: Annotated[
+        str | None, typer.Option("--delays", help="How far brokers are apart: flat, plane or cities.")
+    ] = None,
+    events_per_s: Annotated[
+        float, typer.Option("--events-per-s", help="Events published in the whole network.")
+    ] = 10.0,
+    subscriptions_per_s: Annotated[
+        float, typer.Option("--subscriptions-per-s", help="Subscriptions added and removed.")
+    ] = 0.1,
     lost_max: Annotated[float, typer.Option("--lost-max", help="Percent of matches that may get lost.")] = 0.0,
-    delay_ms_max: Annotated[float, typer.Option("--delay-ms-max", help="From publisher to subscriber.")] = 1e9,
-    overlays: Annotated[list[str] | None, typer.Option("--overlay", help="Only these; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs, of which the mean counts.")] = 1,
+    delay_ms_max: Annotated[
+        float, typer.Option("--delay-ms-max", help="Milliseconds from publisher to subscriber.")
+    ] = 1e9,
+    overlays: Annotated[list[str] | None, typer.Option("--overlay", help="Only this overlay; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs to take the mean of.")] = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run one workload over every overlay in a simulated network, and recommend one by what was measured.

@@ -15,7 +15,7 @@ numbers to disk in one transaction, before it acknowledges the publish. Numbers 
     origin                                               broker with durable subscribers
     publish: event and numbers on disk
     overlay ── event ─────────────────────────────────→  held in memory, delivered to nobody yet
-    Announce(number: event id, …) ────────────────────→  all numbers below are here: deliveries and number on disk together
+    Announce(number: event id, …) ────────────────────→  all numbers below are here: deliveries and number on disk
               ←─────────────────────────────────── Ack   the origin drops the numbers below
               ←────────────────────────────────── Nack   announced, but the overlay has not brought it
     Retransmit(number, event) ────────────────────────→
@@ -45,7 +45,8 @@ that it gets back, and persists what the docstrings name. `net.broker` drives it
 tests drive it over links that lose, repeat and reorder.
 
 Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`; `spot_checks`;
-`publish_rates`, how much is let in. A name is loaded when it is first used: a client needs the messages, and must not wait for the matching kernels that `durable_interest` loads.
+`publish_rates`, how much is let in. A name is loaded when it is first used: a client needs the messages, and must not
+wait for the matching kernels that `durable_interest` loads.
 """
 
 from __future__ import annotations

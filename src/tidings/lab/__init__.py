@@ -13,6 +13,7 @@ In reading order:
     results            the table of results, and what figures and claims ask of it
     figures            one figure per experiment
     report             from a sweep to results, figures and verdicts
+    fork               trials in forked copies of a simulated network
     scale              worlds of up to a hundred thousand nodes, for several papers
     comparison         the same workload over every overlay, and a recommendation
     cbdlo, hermes, immune, irbr, secure, spanhop   the experiments of each paper

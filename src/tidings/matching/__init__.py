@@ -27,6 +27,7 @@ In reading order:
     id_dictionary   ids by number, numbers by id
     storage         a saved index
     diagnostics     explanations and statistics
+    residuals       what is not an interval, evaluated in columns
     kernels         the loops, compiled by Numba
 """
 

@@ -5,8 +5,25 @@ A `Broker` runs the same `Node` as the simulator, driven by asyncio; `serve` run
 loop. `read_broker` and `read_client` read their configuration files, `broker_with` adds options of the command line;
 `lay_out` creates the files of a whole network for development.
 
-In reading order: `transport` (frames, TLS, handshake, links), `client`, `broker`, `gateway` (HTTP), `enrolment`
-(organisations, their keys and certificates), `recovery` (backup and restore), `observability`; beside them `config`, `ids`, `clock`, `dev_network`, `federation`.
+In reading order:
+
+    config            the files of a broker and of a client
+    ids               event ids, broker ids, keys and tokens as texts
+    clock             the wall clock, read in one place
+    type_files        event types as files
+    transport/        frames, TLS, the handshake, connections and links between brokers
+    client/           the client, with and without an event loop
+    broker/           the broker: it drives a node, keeps a journal, and serves clients
+    journal_storage/  where the journal is: in a SQLite file, or in PostgreSQL
+    direct_delivery   events straight from their origin, where the overlay does not bring them
+    revocation_sync   revocations, from registry to registry
+    online_sync       which rights with an online test hold now
+    gateway/          events over HTTP
+    enrolment/        organisations, their keys and certificates
+    recovery/         backup and restore
+    observability/    metrics, spans, logs
+    federation        two organisations linked: whom each trusts, and where its brokers are
+    dev_network       the files of a whole network, for development
 """
 
 from __future__ import annotations

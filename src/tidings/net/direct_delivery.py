@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Protocol
 
 from tidings.delivery import (
     AGAIN_S,
@@ -41,8 +42,8 @@ from tidings.net.clock import now_us
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import BATCH_BYTES
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.node import Delivery, Node, NodeEffect, decode_stored
-from tidings.overlay import Count, NodeId
+from tidings.node import Delivery, NodeEffect, TypeRegistry, decode_stored
+from tidings.overlay import Count, NodeId, Peer
 
 TICK_S = 0.5
 CHECK_EVERY_S = 1.0
@@ -53,12 +54,24 @@ REACH_EVERY_S = 15.0  # Dials to one broker that cannot be reached.
 log = logging.getLogger("tidings.delivery")
 
 
+class DirectReceiver(Protocol):
+    """The node, as far as direct delivery uses it."""
+
+    types: TypeRegistry
+
+    @property
+    def me(self) -> Peer: ...
+    def live_types(self) -> list[str]: ...
+    def may_receive(self, broker: NodeId, type: str, now: float) -> bool: ...
+    def receive_direct(self, sender: NodeId, raw: bytes, published_at: float, now: float) -> list[NodeEffect]: ...
+
+
 class DirectDelivery:
     """One broker's part in spot checks, as an origin and as a receiver."""
 
     def __init__(
         self,
-        node: Node,
+        node: DirectReceiver,
         links: PeerLinks,
         directory: InterestDirectory,
         history: EventHistory,
@@ -95,7 +108,7 @@ class DirectDelivery:
         for broker in self._detours.brokers(type, now):
             if broker == self._node.me.id:
                 self._deliver_own(((0.0, raw) for raw in raws), now)
-            elif self._node.may_be_owed(broker, type, now) and (link := self._links.ready(broker)) is not None:
+            elif self._node.may_receive(broker, type, now) and (link := self._links.ready(broker)) is not None:
                 self._send(link, [(0.0, raw) for raw in raws])
 
     def publish_control(self, type: str, raw: bytes) -> None:
@@ -151,12 +164,12 @@ class DirectDelivery:
     def _check_again(self, link: Link, is_wanted: Callable[[str], bool]) -> None:
         broker, now = link.proven.id, self._loop.time()
         for type, events in self._recent.since(now - AGAIN_S):
-            if is_wanted(type) and self._node.may_be_owed(broker, type, now):
+            if is_wanted(type) and self._node.may_receive(broker, type, now):
                 link.send(DirectEvents(tuple((now - event.at, event.raw) for event in events), check=True))
 
     def _reach(self, broker: NodeId, type: str, now: float) -> Link | None:
         """The link to a broker that may have events of a type now; if there is none, it is dialled."""
-        if not self._node.may_be_owed(broker, type, now):
+        if not self._node.may_receive(broker, type, now):
             return None
         link = self._links.ready(broker)
         if link is None and now - self._reached.get(broker, -REACH_EVERY_S) >= REACH_EVERY_S:
@@ -169,7 +182,7 @@ class DirectDelivery:
         broker, type, now = link.proven.id, request.type, self._loop.time()
         if self._node.types.get(type) is None or broker not in self._directory.live_brokers(type):
             return
-        if self._node.may_be_owed(broker, type, now) and self._detours.begin(broker, type, now):
+        if self._node.may_receive(broker, type, now) and self._detours.begin(broker, type, now):
             log.info("sends a type straight", extra={"broker": broker, "type": type})
             if broker in self._catching_up:
                 self._catching_up[broker][type] = None
@@ -200,7 +213,7 @@ class DirectDelivery:
             if link is None:
                 self._deliver_own(aged, self._loop.time())
                 await asyncio.sleep(0)
-            elif not link.is_open or not self._node.may_be_owed(link.proven.id, type, self._loop.time()):
+            elif not link.is_open or not self._node.may_receive(link.proven.id, type, self._loop.time()):
                 return
             else:
                 self._send(link, aged)

@@ -233,7 +233,7 @@ class Node:
         self._to_self: deque[Message] = deque(maxlen=TO_SELF_MAX)
         self._batched = RecentBatches()
         self._controls_seen = SeenIds[EventId]()
-        self._owed: dict[NodeId, tuple[Credentials, Shown, int]] = {}  # Bounded by the directory of durable interest.
+        self._durable: dict[NodeId, tuple[Credentials, Shown, int]] = {}  # Bounded by the interest directory.
         self._sealed_last: tuple[Any, Any] = (None, None)
         self._speakers_last: tuple[Any, list[NodeId]] = (None, [])
 
@@ -556,28 +556,28 @@ class Node:
         except (PeerError, Denied) as refused:
             return _rejected(sender, refused, cut=True)
 
-    # ── Brokers that are owed events ───────────────────────────────────────────
+    # ── Brokers that have events stored for them ───────────────────────────────
 
     def admit_debtor(self, key: bytes, shown: Shown, now: float) -> bytes:
-        """Keeps what a broker has shown that wants events stored for it, and returns its organisation.
+        """Keep the proofs of a broker that has events stored for it, and return its organisation.
 
         Raises Denied unless it is a member of the network.
         """
         held = self.neighbours.credentials_of(key, shown, self.now_ms(now))
-        self._owed[node_id_of(key)] = (held, shown, len(self.types.all()))
+        self._durable[node_id_of(key)] = (held, shown, len(self.types.all()))
         return next((organisation_of(one) for one in held.of(ANY_TYPE)), b"")
 
-    def may_be_owed(self, broker: NodeId, type: str, now: float) -> bool:
+    def may_receive(self, broker: NodeId, type: str, now: float) -> bool:
         """Whether a broker that was admitted is a member now, and may read events of this type (by its wire name)."""
         known, now_ms = self.types.get(type), self.now_ms(now)
-        if broker not in self._owed:
+        if broker not in self._durable:
             return False
-        held, shown, types = self._owed[broker]
+        held, shown, types = self._durable[broker]
         if types != (known_now := len(self.types.all())):  # A right for an unknown type could not be verified.
-            self._owed[broker] = (held, shown, known_now)  # A refusal counts, too: this is asked for each event.
+            self._durable[broker] = (held, shown, known_now)  # A refusal counts, too: this is asked for each event.
             with suppress(Denied):
                 self.admit_debtor(held.key, shown, now)
-                held = self._owed[broker][0]
+                held = self._durable[broker][0]
         if not self.neighbours.is_member(held, now_ms):
             return False
         if known is None or known.signed is None or known.signed.owner_key == held.key:

@@ -285,6 +285,11 @@ class TypeCrypto:
 
     # ── Publishers ──
 
+    @property
+    def publishers(self) -> frozenset[bytes]:
+        """The keys that have shown a right to publish."""
+        return frozenset(self._publishers)
+
     def add_publisher(self, raw: bytes) -> None:
         """Store a broker's right to publish; raises Denied if the token grants none."""
         token = self._verifier.read(raw, self.signed.owner_key)

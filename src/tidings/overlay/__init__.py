@@ -10,6 +10,7 @@ What all protocols share, in reading order:
     origin_seals       what a node says about itself, signed by it and passed on by others
     router             the contract: `Router`, effects, `Protocol` and its `Guarantee`s
     dedup              ids already handled
+    crowding           which entry of a full table makes way
     failure_detector   peers that have been silent for too long
     retransmit         messages that are sent again until they are acknowledged
 

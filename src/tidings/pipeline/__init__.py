@@ -1,10 +1,10 @@
 """Content-based matching on Spark: events and subscriptions as tables, in batch or as a stream, exactly once.
 
 `match` joins two tables. `Matching` does the same, and also has the plan and the rejected subscriptions. `register`
-gives SQL functions that do.
-`match_files` goes from files to files. `run` runs a pipeline that a file describes, until it is stopped or its
-sources are empty, and `read_deliveries` reads what it has committed to files. `admit` decrypts events, and `secure` encrypts deliveries for their recipients, with keys from a
-`KeyFile`. `LiveNetwork` is the Spark data source `tidings`, to be registered with a session.
+gives SQL functions that do. `match_files` goes from files to files. `run` runs a pipeline that a file describes,
+until it is stopped or its sources are empty, and `read_deliveries` reads what it has committed to files. `admit`
+decrypts events, and `secure` encrypts deliveries for their recipients, with keys from a `KeyFile`. `LiveNetwork` is
+the Spark data source `tidings`, to be registered with a session.
 
 In reading order:
 
@@ -12,6 +12,8 @@ In reading order:
     arrow_types  schemas of Spark as Arrow's, in all releases of Spark
     session      starts Spark; errors of Spark as our own
     storage      files on local disks, HDFS and object stores; what is put only if it is absent
+    s3_settings  Spark's settings of S3, for the other clients that open the same buckets
+    worker_files files and objects as Python workers open them
     preflight    mistakes that are found before Spark starts
     workers      Python workers that are forked with Tidings already loaded
     match_job    from files to files (`tidings match`)

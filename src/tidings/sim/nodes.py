@@ -179,7 +179,7 @@ class NodeWorld(World):
         name = hop.type if hop else type
         self.trace.publications[id] = Publication(self.now, member.id, Packet(Header(id, name), View(dict(values))))
         self.trace.note(self.now, "publish", member.id, about=id)
-        self._carry_out(member, self.node_effects(node, effects))
+        self.carry_out(member, self.node_effects(node, effects))
         return id
 
     def subscribe_as(self, index: int, client: str, type: str, condition: str) -> SubscriptionId:
@@ -191,7 +191,7 @@ class NodeWorld(World):
         member.subscriptions[id] = interest
         self.trace.subscriptions[id] = SubscriptionEntry(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
-        self._carry_out(member, self.node_effects(node, effects))
+        self.carry_out(member, self.node_effects(node, effects))
         return id
 
     def give(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
@@ -223,7 +223,7 @@ class NodeWorld(World):
 
     def act(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
         """Do something with a node, and carry out its effects."""
-        self._carry_out(self.nodes[index], self.node_effects(self.node(index), do(self.node(index))))
+        self.carry_out(self.nodes[index], self.node_effects(self.node(index), do(self.node(index))))
 
     # ── Effects ────────────────────────────────────────────────────────────────
 

@@ -194,7 +194,7 @@ class World:
 
     def _run(self, until: float, *, stop_when_quiet: bool) -> None:
         # The inner loop. Messages are handled right here: a call more for each would cost a tenth of the speed.
-        heap, carry_out = self._heap, self._carry_out
+        heap, carry_out = self._heap, self.carry_out
         while heap and heap[0][0] <= until and not (stop_when_quiet and not self._pending):
             now, _, kind, member, what, who, extra = heappop(heap)
             self.now = now
@@ -221,7 +221,7 @@ class World:
         member.subscriptions[id] = interest
         self.trace.subscriptions[id] = SubscriptionEntry(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
-        self._carry_out(member, member.router.subscribe(interest, self.now))
+        self.carry_out(member, member.router.subscribe(interest, self.now))
         return id
 
     def unsubscribe(self, id: SubscriptionId) -> None:
@@ -231,7 +231,7 @@ class World:
             return
         self.trace.subscriptions[id].dropped_at = self.now
         self.trace.note(self.now, "unsubscribe", member.id, about=id)
-        self._carry_out(member, member.router.unsubscribe(id, self.now))
+        self.carry_out(member, member.router.unsubscribe(id, self.now))
 
     def publish(self, node: int, values: Values, event_type: str = EVENT_TYPE, envelope: bytes = b"") -> EventId:
         """Publish an event at a node."""
@@ -242,7 +242,7 @@ class World:
         packet = Packet(Header(id, event_type), View(dict(values)), envelope)
         self.trace.publications[id] = Publication(self.now, member.id, packet)
         self.trace.note(self.now, "publish", member.id, about=id)
-        self._carry_out(member, member.router.publish(packet, self.now))
+        self.carry_out(member, member.router.publish(packet, self.now))
         return id
 
     def publish_some(self, count: int, *, over_s: float = 10.0, draw: Callable[[Random], Values] | None = None) -> None:
@@ -273,9 +273,9 @@ class World:
         self.trace.absences[member.id][-1][1] = self.now
         self.trace.note(self.now, "restart", member.id, what="with memory" if memory else "")
         if kept or self.protocol.on_graph:
-            self._carry_out(member, member.router.start(self.now, kept))
+            self.carry_out(member, member.router.start(self.now, kept))
         else:  # It remembers no peers, so it joins like a newcomer.
-            self._carry_out(member, member.router.join(self._peers(3, but=node), self.now))
+            self.carry_out(member, member.router.join(self._peers(3, but=node), self.now))
         for each in wanted:
             self.subscribe(node, each)
 
@@ -285,13 +285,13 @@ class World:
         known = self._contacts(contacts)
         member = self._add(index, [self.nodes[k].index for k in known] if self.protocol.on_graph else [])
         self.trace.note(self.now, "join", member.id)
-        self._carry_out(member, member.router.join([self.nodes[k].peer for k in known], self.now))
+        self.carry_out(member, member.router.join([self.nodes[k].peer for k in known], self.now))
         if self.protocol.on_graph:
             for k in known:
                 self.nodes[k].links.append(index)
                 if self._linked is not None:
                     self._linked.add((k, index))
-                self._carry_out(self.nodes[k], self.nodes[k].router.peer_up(member.peer, self.now))
+                self.carry_out(self.nodes[k], self.nodes[k].router.peer_up(member.peer, self.now))
         return index
 
     def leave(self, node: int) -> None:
@@ -303,7 +303,7 @@ class World:
                 self.unsubscribe(id)
             self.trace.note(self.now, "leave", member.id)
             self.at(self.now + LEAVE_WITHIN_S, lambda: self.crash(node))
-            self._carry_out(member, member.router.leave(self.now))
+            self.carry_out(member, member.router.leave(self.now))
 
     def slow_down(self, node: int, each_s: float) -> None:
         """From now on a node takes this long over every message; 0 for no time at all."""
@@ -363,13 +363,13 @@ class World:
             member.busy_until = max(member.busy_until, self.now) + member.each_s
             self._push(member.busy_until, TAKEN, member, what, who, None)
         elif kind == TAKEN:
-            self._carry_out(member, member.router.receive(who, what, self.now))
+            self.carry_out(member, member.router.receive(who, what, self.now))
         elif kind == BOUNCE:
-            self._carry_out(member, member.router.unsent(who, what, self.now))
+            self.carry_out(member, member.router.unsent(who, what, self.now))
         elif extra == member.peer.incarnation:
-            self._carry_out(member, member.router.wake(what, self.now))
+            self.carry_out(member, member.router.wake(what, self.now))
 
-    def _carry_out(self, member: SimulatedNode, effects: list[Effect]) -> None:
+    def carry_out(self, member: SimulatedNode, effects: list[Effect]) -> None:
         for effect in effects:
             if effect.__class__ is Send:
                 self._send(member, effect.to, effect.message)
@@ -396,7 +396,7 @@ class World:
     def _send(self, member: SimulatedNode, to: NodeId, message: Message) -> None:
         known, name, about, size, tally, kind = self._described
         if message is not known:
-            name, about, size, tally, kind = self._describe(message)
+            name, about, size, tally, kind = self.describe(message)
         now = self.now
         tally[0] += 1
         tally[1] += size
@@ -419,7 +419,7 @@ class World:
             self._pending += 1
         heappush(self._heap, (arrival, self._order, kind, target, message, member.peer.id, None))
 
-    def _describe(self, message: Any) -> tuple[str, Any, int, list[int], int]:
+    def describe(self, message: Any) -> tuple[str, Any, int, list[int], int]:
         """How a trace describes a message; cached until the next one, for one message often goes to many nodes."""
         if message.__class__ is EncodedMessage:
             name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
@@ -514,7 +514,7 @@ class World:
             if (a, b) not in before:
                 for here, there in ((self.nodes[a], self.nodes[b]), (self.nodes[b], self.nodes[a])):
                     if here.up and there.up:
-                        self._carry_out(here, here.router.peer_up(there.peer, self.now))
+                        self.carry_out(here, here.router.peer_up(there.peer, self.now))
 
     def _is_linked(self, a: int, b: int) -> bool:
         return self._linked is not None and (min(a, b), max(a, b)) in self._linked
@@ -535,10 +535,10 @@ class World:
             self.protocol.settle({member.id: self._router_of(member) for member in self.nodes}, self.now)
         for member in self.nodes:
             if settled or self.protocol.on_graph or member.index == 0:
-                self._carry_out(member, member.router.start(self.now))
+                self.carry_out(member, member.router.start(self.now))
             else:
                 via = self.nodes[self.rng.randrange(member.index)].peer
-                self._carry_out(member, member.router.join([via], self.now))
+                self.carry_out(member, member.router.join([via], self.now))
 
     def _add(self, index: int, links: list[int]) -> SimulatedNode:
         if index == len(self._ids):

@@ -1,8 +1,8 @@
 """The registry: event types, domains, rights, subscriptions and keys of an organisation, with an audit trail.
 
 `Registry.open` takes a file (SQLite) or a PostgreSQL URL. Its parts are `types`, `domains`, `participants`, `grants`,
-`roles`, `subscriptions`, `keys`, `audit` and `clock`; they take and return the values of the packages below. Every change is
-one transaction with one entry in the audit trail, and several programs may make changes at once.
+`roles`, `subscriptions`, `keys`, `audit` and `clock`; they take and return the values of the packages below. Every
+change is one transaction with one entry in the audit trail, and several programs may make changes at once.
 
 In reading order:
 

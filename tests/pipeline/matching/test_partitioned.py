@@ -18,8 +18,8 @@ from tidings.pipeline.matching.parse_subscriptions import (
 )
 from tidings.pipeline.matching.partitioned import (
     BucketPlan,
-    _DivideEvents,
-    _DivideSubscriptions,
+    DivideEvents,
+    DivideSubscriptions,
     assign_buckets,
     boxes_in_cells,
     cells_of,
@@ -72,7 +72,7 @@ def test_payloads_hold_every_event_once_and_every_condition_once_in_each_of_its_
     batch = pa.RecordBatch.from_arrays(
         [ids, *(column.combine_chunks() for column in events.columns)], ["_tidings_event_id", "_0", "_1"]
     )
-    divided = list(_DivideEvents(plan)([batch.slice(0, 200), batch.slice(200)]))
+    divided = list(DivideEvents(plan)([batch.slice(0, 200), batch.slice(200)]))
     found = [id for part in divided for id in read_payload(part.column(3)[0].as_py()).column(0).to_pylist()]
     assert sorted(found) == sorted(ids.to_pylist())
     given = pa.RecordBatch.from_pydict(
@@ -80,7 +80,7 @@ def test_payloads_hold_every_event_once_and_every_condition_once_in_each_of_its_
     )
     copies = [
         (id, part.column(1)[0].as_py())
-        for part in _DivideSubscriptions(plan)([given])
+        for part in DivideSubscriptions(plan)([given])
         for id in read_payload(part.column(3)[0].as_py()).column("id").to_pylist()
     ]
     row, bucket = plan.of_subscriptions(wanted)

@@ -194,10 +194,10 @@ def test_two_drivers_that_commit_the_same_batch_at_once_commit_it_once(
         table = real()
         if len(seen) == 1:
             fast.commit(written(fast, 1, 2), batch=("p", 0))
-            monkeypatch.setattr(slow, "_table", lambda: monkeypatch.setattr(slow, "_table", real) or table)
+            monkeypatch.setattr(slow, "load", lambda: monkeypatch.setattr(slow, "load", real) or table)
         return seen[-1]
 
-    real = slow._table
+    real = slow.load
     monkeypatch.setattr(slow, "last_batch", looked)
     slow.commit(files, batch=("p", 0))
     assert seen == [None, 0]

@@ -130,7 +130,7 @@ def test_two_drivers_that_commit_the_same_batch_at_once_commit_it_once(
 ) -> None:
     slow, fast = IcebergWriter("lake.db.out"), IcebergWriter("lake.db.out")
     files = written(slow, 1, 2)
-    as_seen = slow._table()
+    as_seen = slow.load()
     looks: list[int | None] = []
 
     def looked(pipeline: str) -> int | None:
@@ -138,7 +138,7 @@ def test_two_drivers_that_commit_the_same_batch_at_once_commit_it_once(
         looks.append(fast.last_batch(pipeline))
         if len(looks) == 1:
             fast.commit(written(fast, 1, 2), batch=("p", 0))
-            monkeypatch.setattr(slow, "_table", lambda: as_seen)
+            monkeypatch.setattr(slow, "load", lambda: as_seen)
         return looks[-1]
 
     monkeypatch.setattr(slow, "last_batch", looked)

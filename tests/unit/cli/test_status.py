@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidings.cli.network.bench import _spread
+from tidings.cli.network.bench import spread_ms
 from tidings.cli.network.status import in_words
 
 CALM: dict[str, Any] = {
@@ -99,9 +99,9 @@ def test_a_status_of_an_older_broker_is_shown_without_what_it_does_not_say() -> 
 
 def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed() -> None:
     hundred = [n / 1000 for n in range(100, 0, -1)]
-    assert _spread(hundred) == {"min": 1.0, "avg": 50.5, "p50": 50.0, "p99": 99.0, "max": 100.0}
-    assert _spread([0.002]) == {"min": 2.0, "avg": 2.0, "p50": 2.0, "p99": 2.0, "max": 2.0}
-    assert set(_spread([]).values()) == {None}
+    assert spread_ms(hundred) == {"min": 1.0, "avg": 50.5, "p50": 50.0, "p99": 99.0, "max": 100.0}
+    assert spread_ms([0.002]) == {"min": 2.0, "avg": 2.0, "p50": 2.0, "p99": 2.0, "max": 2.0}
+    assert set(spread_ms([]).values()) == {None}
 
 
 AT = "vivaldi; at (12.3, -3.0) ms, error 8%"

@@ -47,6 +47,6 @@ def test_a_long_queue_keeps_its_oldest_mark_and_few_others() -> None:
     ages = QueueAges()
     for position in range(1, 10 * MARKS_MAX):
         ages.arrived(position, float(position))
-    assert len(ages._marks) <= MARKS_MAX
+    assert len(ages) <= MARKS_MAX
     assert ages.oldest_s(0, 10 * MARKS_MAX, 20_000.0) == 19_999.0
     assert tuple(sorted(BUCKETS_S)) == BUCKETS_S

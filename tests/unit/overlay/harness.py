@@ -75,9 +75,9 @@ class Bench:
             match effect:
                 case Send(to, message):
                     self.sent.append((id, to, message))
-                    self._push(self.now + self.delay_s * self.rng.random(), to, id, message)
+                    self.push(self.now + self.delay_s * self.rng.random(), to, id, message)
                 case WakeAt(when, token):
-                    self._push(when, id, "", token)
+                    self.push(when, id, "", token)
                 case Deliver(packet):
                     self.delivered.append((id, packet.header.id))
                 case Completed(asked, about):
@@ -99,7 +99,7 @@ class Bench:
         for _ in self.steps(until):
             pass
 
-    def _push(self, when: float, to: NodeId, sender: NodeId, what: Any) -> None:
+    def push(self, when: float, to: NodeId, sender: NodeId, what: Any) -> None:
         self._order += 1
         heappush(self._steps, (when, self._order, to, sender, what))
 

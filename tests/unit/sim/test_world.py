@@ -160,9 +160,9 @@ def test_a_message_to_a_node_that_is_down_bounces() -> None:
 def test_nothing_passes_a_split_and_everything_after_it() -> None:
     world = World(scribes(), topology=PAIR)
     with world.split(side=[1]):
-        world._carry_out(world.nodes[0], [Send("n0001", Note("lost"))])
+        world.carry_out(world.nodes[0], [Send("n0001", Note("lost"))])
         world.run_until_quiet()
-    world._carry_out(world.nodes[0], [Send("n0001", Note("found"))])
+    world.carry_out(world.nodes[0], [Send("n0001", Note("found"))])
     world.run_until_quiet()
     assert [text for _, text in heard(world, 1)] == ["found"]
 

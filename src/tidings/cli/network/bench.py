@@ -258,7 +258,7 @@ def _report(run: _Run, csv_file: Path | None, output: Output) -> None:
     if run.awaits_arrival:
         steps["delivered"] = [each.delivered_s for each in done if each.delivered_s is not None]
         whole["lost"] = run.lost()
-    spreads = {f"{step}_ms": _spread(times) for step, times in steps.items()}
+    spreads = {f"{step}_ms": spread_ms(times) for step, times in steps.items()}
     if output is Output.JSON:
         show([{**whole, **spreads}], output)
     else:
@@ -270,7 +270,7 @@ def _report(run: _Run, csv_file: Path | None, output: Output) -> None:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _spread(seconds: Sequence[float]) -> dict[str, float | None]:
+def spread_ms(seconds: Sequence[float]) -> dict[str, float | None]:
     """Milliseconds. A percentile is the smallest measured value that so many do not exceed."""
     in_order = sorted(seconds)
     if not in_order:

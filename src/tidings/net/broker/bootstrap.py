@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from tidings.net.transport.frames import JoinStatus
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.node import Node, NodeEffect
-from tidings.overlay import NodeId
+from tidings.node import NodeEffect
+from tidings.overlay import NodeId, Peer, Router
 
 SEEN_AFTER_S = 3.0  # How long brokers that start together may take to see each other.
 TURN_S_MAX = 10.0  # How long a broker lets those with lower ids go first.
@@ -28,12 +29,22 @@ REJOIN_S = 2.0  # After a join that failed.
 log = logging.getLogger("tidings.broker")
 
 
+class JoiningNode(Protocol):
+    """The node, as far as joining uses it."""
+
+    router: Router[Any]
+
+    def start(self, now: float, memory: bytes = b"") -> list[NodeEffect]: ...
+    def join(self, via: Sequence[Peer], now: float) -> list[NodeEffect]: ...
+    def peer_up(self, peer: Peer, now: float) -> list[NodeEffect]: ...
+
+
 class Bootstrap:
     """How one broker joins."""
 
     def __init__(
         self,
-        node: Node,
+        node: JoiningNode,
         links: PeerLinks,
         configured: Sequence[NodeId],
         carry_out: Callable[[Iterable[NodeEffect]], None],

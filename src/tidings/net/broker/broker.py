@@ -350,7 +350,7 @@ class Broker:
             directory,
             self.receiver,
             self._tasks,
-            lambda broker, name: self.node.may_be_owed(broker, name, self._loop.time()),
+            lambda broker, name: self.node.may_receive(broker, name, self._loop.time()),
         )
         self.interest = InterestSync(
             directory, journal, self.links, self.history, self.sender, self._tasks, self.node.neighbours.shown

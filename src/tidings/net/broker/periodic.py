@@ -20,7 +20,7 @@ from tidings.net.clock import now_ms, now_us
 from tidings.net.config import Limits, files_in
 from tidings.net.ids import read_token
 from tidings.net.type_files import TypeDefinition
-from tidings.node import Node, NodeEffect
+from tidings.node import NodeEffect
 from tidings.store import Revocation
 
 CHECK_EVERY_S = 1.0
@@ -60,12 +60,21 @@ class BackgroundTasks:
             log.error("a task of this broker failed", exc_info=error)
 
 
+class MaintainedNode(Protocol):
+    """The node, as far as the check of each second uses it."""
+
+    def clock_is(self, wall_ms: int, now: float) -> None: ...
+    def now_ms(self, now: float) -> int: ...
+    def hold(self, token: bytes, now: float) -> list[NodeEffect]: ...
+    def revoke(self, ids: Iterable[str], now: float) -> list[NodeEffect]: ...
+
+
 class Maintenance:
     """The check of each second."""
 
     def __init__(
         self,
-        node: Node,
+        node: MaintainedNode,
         carry_out: Callable[[Iterable[NodeEffect]], None],
         managers: KeyManagers,
         token_files: Sequence[Path],
@@ -143,7 +152,11 @@ class Maintenance:
             self.present_tokens(now)
 
 
-async def save_router_memory(node: Node, journal: Journal) -> None:
+class _Remembering(Protocol):
+    def memory(self) -> bytes: ...
+
+
+async def save_router_memory(node: _Remembering, journal: Journal) -> None:
     """Saves what the router remembers across restarts, whenever it has changed."""
     saved = b""
     while True:

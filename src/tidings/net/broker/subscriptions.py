@@ -24,7 +24,7 @@ from tidings.net.broker.journal import Backlog, DurableSubscription, EventHistor
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.clock import now_us
 from tidings.net.transport.frames import DeliveredEvent, encode_event
-from tidings.node import BatchDelivery, Delivery, Node, NodeEffect, RegisteredType, TypeRegistry, decode_stored
+from tidings.node import BatchDelivery, Delivery, NodeEffect, RegisteredType, TypeRegistry, decode_stored
 from tidings.overlay import EventId, SubscriptionId, check_size
 
 KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: several requests long.
@@ -47,12 +47,30 @@ class LiveSubscriber(Protocol):
         """Events of a batch for live subscriptions, likewise; False where each must be delivered by itself."""
 
 
+class ClientNode(Protocol):
+    """The node, as far as the clients of a broker use it."""
+
+    def attach(self, client: str, key: bytes, tokens: Iterable[bytes], now: float) -> list[NodeEffect]: ...
+    def detach(self, client: str, now: float, *, drop: bool = False) -> list[NodeEffect]: ...
+
+
+class SubscribableNode(Protocol):
+    """The node, as far as subscriptions use it."""
+
+    def subscribe(
+        self, client: str, type: str, condition: str, now: float
+    ) -> tuple[SubscriptionId, list[NodeEffect]]: ...
+    def unsubscribe(self, id: SubscriptionId, now: float) -> list[NodeEffect]: ...
+    def check_reader(self, client: str, type: str, names: tuple[str, ...], now: float) -> None: ...
+    def deliver_stored(self, raw: bytes, now: float) -> list[NodeEffect] | None: ...
+
+
 class AttachedClients:
     """The clients that the node knows, by name, with their rights; and where to deliver to."""
 
     def __init__(
         self,
-        node: Node,
+        node: ClientNode,
         carry_out: Callable[[Iterable[NodeEffect]], None],
         is_removed: Callable[[bytes], bool] = lambda key: False,
     ) -> None:
@@ -112,7 +130,7 @@ class BrokerSubscriptions:
 
     def __init__(
         self,
-        node: Node,
+        node: SubscribableNode,
         types: TypeRegistry,
         queues: DurableQueues,
         history: EventHistory,

@@ -167,7 +167,7 @@ class Subscription:
 
     async def reject(self, event: Received, why: str) -> None:
         """The subscriber cannot use this event; the broker makes it a dead letter, with the reason."""
-        await self._client._ask(lambda ticket: Reject(ticket, self._stream, event.position, why))
+        await self._client.request(lambda ticket: Reject(ticket, self._stream, event.position, why))
 
     async def close(self, *, forget: bool = False) -> None:
         """Ends the subscription; what has been handed out counts as processed. With `forget`, the broker deletes a durable one."""
@@ -453,11 +453,13 @@ class Client:
     def _ask_rows(self, type: str, rows: pa.RecordBatch) -> asyncio.Future[BatchPublished]:
         from tidings.events import columns_of_rows
 
-        return self._ask(partial(_publish_batch, type, self._new_name(), columns_of_rows(rows)), weight=rows.num_rows)
+        return self.request(
+            partial(_publish_batch, type, self._new_name(), columns_of_rows(rows)), weight=rows.num_rows
+        )
 
     def _ask_events(self, type: str, events: Sequence[tuple[str, Mapping[str, Any]]]) -> asyncio.Future[Published]:
         said = tuple((name, dict(values)) for name, values in events)
-        return self._ask(partial(_publish, type, said), weight=len(said))
+        return self.request(partial(_publish, type, said), weight=len(said))
 
     # ── Subscribing ──
 
@@ -498,7 +500,7 @@ class Client:
         self._subscriptions = {t: each for t, each in self._subscriptions.items() if each is not subscription}
         if subscription._stream:
             self._streams.pop(subscription._stream, None)
-            await self._ask(lambda ticket: Unsubscribe(ticket, subscription._stream, forget))
+            await self.request(lambda ticket: Unsubscribe(ticket, subscription._stream, forget))
 
     # ── Queries ──
 
@@ -511,10 +513,14 @@ class Client:
 
     async def ask(self, what: str, **options: Any) -> list[dict[str, Any]]:
         """Sends a query to the broker; `net.broker.admin` lists the queries."""
-        answer: Answer = await self._ask(lambda ticket: Query(ticket, what, options))
+        answer: Answer = await self.request(lambda ticket: Query(ticket, what, options))
         return list(answer.rows)
 
-    def _ask(self, frame_for: Callable[[int], AnyFrame], weight: int = 0) -> asyncio.Future[Any]:
+    def request(self, frame_for: Callable[[int], AnyFrame], weight: int = 0) -> asyncio.Future[Any]:
+        """Sends a frame of the wire protocol under a new ticket; the future has the answer, or the refusal.
+
+        After a reconnection it is sent again. `weight` counts towards the events that may be under way.
+        """
         ticket = next(self._tickets)
         asked = _Asked(frame_for(ticket), asyncio.get_running_loop().create_future(), weight)
         if self._is_closing:
@@ -527,6 +533,11 @@ class Client:
             self._room.clear()
         self._send(asked.frame)
         return asked.answer
+
+    @property
+    def link(self) -> Link | None:
+        """The present connection, if there is one."""
+        return self._link
 
     def _send(self, frame: AnyFrame) -> None:
         if self._link is not None and self._link.is_open:

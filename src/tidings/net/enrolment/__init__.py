@@ -2,6 +2,7 @@
 
 In reading order:
 
+    folder_lock    one change at a time in a folder
     documents      signed files: an organisation's public file, an approval, rights for another organisation
     participant    the folder of a broker or a client: its key, its request, and what an approval puts there
     organisation   the folder of an organisation: it approves, trusts, renews, removes, and changes its key

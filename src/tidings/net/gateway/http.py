@@ -46,8 +46,10 @@ class Request:
 class HttpConnection:
     """The server's end of one connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, request_s_max: float = REQUEST_S_MAX
+    ) -> None:
+        self._reader, self.writer, self._request_s_max = reader, writer, request_s_max
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._is_head = False
 
@@ -67,7 +69,7 @@ class HttpConnection:
         if self._h11.our_state is not h11.IDLE:
             return None  # One of the two ends has asked to close the connection.
         try:
-            async with asyncio.timeout(REQUEST_S_MAX):
+            async with asyncio.timeout(self._request_s_max):
                 head = await self._next_event()
                 if not isinstance(head, h11.Request):
                     return None
@@ -85,7 +87,7 @@ class HttpConnection:
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         size = 0
-        async with asyncio.timeout(REQUEST_S_MAX):
+        async with asyncio.timeout(self._request_s_max):
             while self._h11.their_state is h11.SEND_BODY:
                 event = await self._next_event()
                 if not isinstance(event, h11.Data):
@@ -147,7 +149,7 @@ class HttpConnection:
     async def drained(self) -> None:
         """Waits until most of what was sent has been read; ends the connection, and raises, where the other end does not."""
         try:
-            async with asyncio.timeout(REQUEST_S_MAX):
+            async with asyncio.timeout(self._request_s_max):
                 await self.writer.drain()
         except TimeoutError:
             self.writer.transport.abort()

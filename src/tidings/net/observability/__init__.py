@@ -1,1 +1,5 @@
-"""What an operator sees of a broker: `metrics` for Prometheus, `spans` for OpenTelemetry, `logs` as JSON lines."""
+"""What an operator sees of a broker.
+
+In reading order: `latency` (what a broker measures while it works), `metrics` for Prometheus, `spans` for
+OpenTelemetry, `logs` as JSON lines.
+"""

@@ -54,6 +54,10 @@ class QueueAges:
         self._marks: deque[tuple[int, float]] = deque()
         self._restored_below = 0
 
+    def __len__(self) -> int:
+        """How many marks are kept: at most MARKS_MAX, however long the queue is."""
+        return len(self._marks)
+
     def restore(self, position: int, at_s: float, below: int) -> None:
         """The oldest event of a queue read from disk. The times of those after it, below a position, are not known."""
         self._marks.appendleft((position, at_s))

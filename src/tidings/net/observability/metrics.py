@@ -12,7 +12,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -177,17 +177,17 @@ def _word(what: str) -> str:
     return what.replace(" ", "_")
 
 
-class MetricsServer:
-    """The metrics page, while it is up."""
+class _HealthPages:
+    """A server of `/metrics`, `/livez` and `/readyz`, while it is up."""
 
-    def __init__(self, listen: str, read: Callable[[], BrokerNumbers]) -> None:
-        """`listen` is the address as `host:port`."""
-        self._listen, self._read = listen, read
+    def __init__(self, listen: str, collector: Collector, not_ready: Callable[[], Sequence[str]]) -> None:
+        """`listen` is the address as `host:port`; `not_ready` says why clients cannot be served, if they cannot."""
+        self._listen, self._not_ready = listen, not_ready
         self._registry = CollectorRegistry()
-        self._registry.register(BrokerCollector(read))
+        self._registry.register(collector)
         self.address = ""
 
-    async def __aenter__(self) -> MetricsServer:
+    async def __aenter__(self) -> Self:
         self._server = await listen(self._answer, self._listen, "metrics")
         self.address = address_of(self._server)
         return self
@@ -195,6 +195,10 @@ class MetricsServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listens no more; pages of whoever comes next can have the address."""
         self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +217,7 @@ class MetricsServer:
                 case "/livez":
                     connection.respond_json(200, {"live": True})
                 case "/readyz":
-                    why = self._read().not_ready()
+                    why = self._not_ready()
                     connection.respond_json(503 if why else 200, {"ready": not why, "why": why})
                 case _:
                     connection.respond_json(404, {"why": "there are /metrics, /livez and /readyz here"})
@@ -225,49 +229,18 @@ class MetricsServer:
             writer.close()
 
 
-class StandbyServer:
-    """The metrics page of a process that waits for the lease of its journal: alive, and not ready."""
+class MetricsServer(_HealthPages):
+    """The pages of a broker."""
+
+    def __init__(self, listen: str, read: Callable[[], BrokerNumbers]) -> None:
+        super().__init__(listen, BrokerCollector(read), lambda: read().not_ready())
+
+
+class StandbyServer(_HealthPages):
+    """The pages of a process that waits for the lease of its journal: alive, and not ready."""
 
     def __init__(self, listen: str) -> None:
-        self._listen = listen
-        self._registry = CollectorRegistry()
-        self._registry.register(_StandbyCollector())
-
-    async def __aenter__(self) -> StandbyServer:
-        self._server = await listen(self._answer, self._listen, "metrics")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Makes room for the page of the broker that begins."""
-        self._server.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = HttpConnection(reader, writer)
-        try:
-            request = await connection.request()
-            if request is None:
-                return
-            match request.path:
-                case "/metrics":
-                    page = generate_latest(self._registry)
-                    connection.respond(200, page, "text/plain; version=0.0.4", Connection="close")
-                case "/livez":
-                    connection.respond_json(200, {"live": True})
-                case "/readyz":
-                    connection.respond_json(503, {"ready": False, "why": ["it waits for the lease of its journal"]})
-                case _:
-                    connection.respond_json(404, {"why": "there are /metrics, /livez and /readyz here"})
-        except TidingsError as wrong:
-            connection.refuse(wrong)
-        except TimeoutError:
-            pass
-        finally:
-            writer.close()
+        super().__init__(listen, _StandbyCollector(), lambda: ["it waits for the lease of its journal"])
 
 
 class _StandbyCollector(Collector):

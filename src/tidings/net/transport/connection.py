@@ -73,6 +73,11 @@ class Link:
         """The TLS certificate of the other end."""
         return bytes(self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
 
+    @property
+    def transport(self) -> asyncio.WriteTransport:
+        """What carries the bytes: for who wants to pause it, or to write what is no frame."""
+        return self._writer.transport
+
     def send(self, frame: AnyFrame) -> bool:
         """Queues a frame; False, and nothing is queued, where the link is closed or its queue is full."""
         if not self.has_room:

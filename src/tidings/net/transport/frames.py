@@ -246,7 +246,7 @@ class BatchPublished(LinkFrame, frozen=True):
     incarnations: bytes
     """Of each event, as 8 bytes in little-endian order."""
     numbers: bytes
-    """Likewise."""
+    """The numbers of the events, in the same form."""
 
 
 class Subscribe(LinkFrame, frozen=True):
@@ -434,7 +434,7 @@ def _from_extension(code: int, data: memoryview) -> object:
     return from_extension(code, bytes(data))
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_extension)
+ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_extension)
 
 
 _EVENT = msgspec.msgpack.Decoder(DeliveredEvent, ext_hook=_from_extension)
@@ -445,7 +445,7 @@ _VALUES = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_from_extension)
 
 def encode_values(values: Mapping[str, Any]) -> bytes:
     """The bytes of an event's values, for storage."""
-    return _ENCODER.encode(dict(values))
+    return ENCODER.encode(dict(values))
 
 
 def decode_values(raw: bytes) -> dict[str, Any]:
@@ -455,7 +455,7 @@ def decode_values(raw: bytes) -> dict[str, Any]:
 
 def encode_event(event: DeliveredEvent) -> bytes:
     """The bytes of an event, encoded once for all subscribers that see the same values."""
-    return _ENCODER.encode(event)
+    return ENCODER.encode(event)
 
 
 def read_event(raw: bytes | msgspec.Raw) -> DeliveredEvent:
@@ -472,7 +472,7 @@ def read_event(raw: bytes | msgspec.Raw) -> DeliveredEvent:
 
 def encoded(frame: AnyFrame) -> bytes:
     """The bytes of a frame, length first; a frame of our own is never over the limit."""
-    body = _ENCODER.encode(frame)
+    body = ENCODER.encode(frame)
     assert len(body) <= FRAME_BYTES_MAX, f"{type(frame).__name__} takes {len(body)} bytes"
     return _LENGTH.pack(len(body)) + body
 
@@ -518,12 +518,12 @@ class FrameReader:
             if end - at - _LENGTH.size < size:
                 break
             at += _LENGTH.size
-            found.append(self._decoded(bytes(buffer[at : at + size])))
+            found.append(self.decoded(bytes(buffer[at : at + size])))
             at += size
         del buffer[:at]
         return found
 
-    def _decoded(self, raw: bytes) -> AnyFrame:
+    def decoded(self, raw: bytes) -> AnyFrame:
         try:
             frame: AnyFrame = self._decoder.decode(raw)
         except (msgspec.MsgspecError, InputError, ValueError, RecursionError) as wrong:

@@ -91,9 +91,15 @@ class TlsListener:
 
 
 async def listen(
-    accept: Accept, address: str, setting: str, *, ssl: ssl.SSLContext | None = None, handshake_s: float = 10.0
+    accept: Accept,
+    address: str,
+    setting: str,
+    *,
+    ssl: ssl.SSLContext | None = None,
+    handshake_s: float = 10.0,
+    shaking_max: int = SHAKING_MAX,
 ) -> Listening:
-    """Accepts connections at `host:port`, with TLS where there is a context.
+    """Accepts connections at `host:port`, with TLS where there is a context, and at most so many handshakes at once.
 
     Raises InputError for what is no address, and SetupError, naming the setting, where nobody can listen.
     """
@@ -109,7 +115,7 @@ async def listen(
     for each in sockets:
         each.setblocking(False)
         each.listen(BACKLOG)
-    return TlsListener(sockets, accept, ssl, handshake_s)
+    return TlsListener(sockets, accept, ssl, handshake_s, shaking_max)
 
 
 def address_of(server: Listening) -> str:

@@ -15,7 +15,7 @@ from tidings.net.transport.frames import Padding, encoded
 TICK_S = 0.05
 CLASS_BYTES_MIN = 512
 CLASS_BYTES_MAX = 1 << 16  # Above, multiples of it.
-_FRAME_BYTES = len(encoded(Padding(b"")))
+FRAME_BYTES = len(encoded(Padding(b"")))
 _HEAD_BYTES_MAX = 4  # By how much the length of a longer filler takes more bytes than that of an empty one.
 
 
@@ -32,18 +32,18 @@ def class_of(size: int) -> int:
 
 def filler(size: int) -> bytes:
     """Padding frames of exactly so many bytes; at least those of an empty one."""
-    assert size >= _FRAME_BYTES
-    room = size - _FRAME_BYTES
+    assert size >= FRAME_BYTES
+    room = size - FRAME_BYTES
     for less in range(min(room, _HEAD_BYTES_MAX) + 1):
         if len(raw := encoded(Padding(bytes(room - less)))) == size:
             return raw
-    return encoded(Padding(b"")) + filler(size - _FRAME_BYTES)  # One of the few sizes that no single frame has.
+    return encoded(Padding(b"")) + filler(size - FRAME_BYTES)  # One of the few sizes that no single frame has.
 
 
 def in_class(raw: bytes) -> bytes:
     """Frames, filled up to the size of their class."""
     size = class_of(len(raw))
-    if 0 < size - len(raw) < _FRAME_BYTES:
+    if 0 < size - len(raw) < FRAME_BYTES:
         size = class_of(size + 1)
     return raw + filler(size - len(raw)) if size > len(raw) else raw
 
@@ -65,7 +65,7 @@ class CoverTraffic:
     def take(self) -> bytes:
         """The bytes of one tick: always as many. A filler may go on in the next one."""
         if len(self._waiting) < self.tick_bytes:
-            self._waiting += filler(max(_FRAME_BYTES, self.tick_bytes - len(self._waiting)))
+            self._waiting += filler(max(FRAME_BYTES, self.tick_bytes - len(self._waiting)))
         taken = bytes(self._waiting[: self.tick_bytes])
         del self._waiting[: self.tick_bytes]
         return taken

@@ -316,4 +316,4 @@ class SubscriberRole:
             return []
         self._retired.unreachable(axis, tree, now)
         membership.attempt += 1
-        return [Count("stewards lost"), WakeAt(now + TAKE_OVER_S, ("orphan", axis, tree, membership.attempt))]
+        return [Count("coordinators lost"), WakeAt(now + TAKE_OVER_S, ("orphan", axis, tree, membership.attempt))]

@@ -36,6 +36,7 @@ Modules, in reading order:
     global_construction   the roles as a function of the whole graph: as published, and guarded
     messages              what nodes send to each other
     neighbour_state       options, and what one node knows of its neighbours and of its own role
+    link_delays           round trips to the neighbours, where roles follow delays
     role_election         greeting neighbours, noticing their loss, electing an upper, entering the core
     core_maintenance      root and beacons, joining pieces of the core, leaving the core
     reverse_path          adverts, and the interests and events that follow their paths

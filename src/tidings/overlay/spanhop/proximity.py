@@ -98,7 +98,7 @@ class Proximity:
         self.watches: dict[tuple[Path, NodeId], None] = {}
         self._landmarks_known: Landmarks | None = None
         self._sent: OrderedDict[int, tuple[NodeId, float]] = OrderedDict()
-        self._rtts: OrderedDict[NodeId, deque[float]] = OrderedDict()
+        self.rtts: OrderedDict[NodeId, deque[float]] = OrderedDict()
         self._rows: dict[NodeId, tuple[float, ...]] = {}
         self._number = self._version = self._pinged = 0
 
@@ -135,7 +135,7 @@ class Proximity:
     def _unmeasured(self) -> list[NodeId]:
         """Landmarks that have not answered often enough."""
         others = (id for id in self.landmarks if id != self._zones.me.id)
-        return [id for id in others if len(self._rtts.get(id, ())) < PINGS]
+        return [id for id in others if len(self.rtts.get(id, ())) < PINGS]
 
     def _ping_any(self, now: float) -> list[Effect]:
         """A broker to which this one may send, or that it has found to be near."""
@@ -156,7 +156,7 @@ class Proximity:
         again = WakeAt(now + LANDMARK_REQUEST_S, ("ping",), idle=True)
         me = self._zones.me.id
         if me in self.landmarks:
-            row = LandmarkRtts(tuple(0.0 if id == me else min(self._rtts[id]) for id in self.landmarks))
+            row = LandmarkRtts(tuple(0.0 if id == me else min(self.rtts[id]) for id in self.landmarks))
             if me == self.landmarks[0]:  # It may have been restarted: the others know what it told them.
                 ask = Send(self._rng.choice(self.landmarks[1:]), LandmarkRequest())
                 return [*self._row(me, row, now), ask, again]
@@ -186,10 +186,10 @@ class Proximity:
         id, sent_at = self._sent.pop(pong.number, ("", 0.0))
         if id != sender or len(pong.at) != len(self.estimate.at) or not 0.0 <= pong.error <= 1.0:
             return []
-        rtts = self._rtts.setdefault(sender, deque(maxlen=PINGS))
+        rtts = self.rtts.setdefault(sender, deque(maxlen=PINGS))
         rtts.append(now - sent_at)
-        if len(self._rtts) > MEASURED_MAX:
-            self._rtts.popitem(last=False)
+        if len(self.rtts) > MEASURED_MAX:
+            self.rtts.popitem(last=False)
         # The first round trip may have had to wait for a connection, and any of them for a busy broker.
         if self.method != "vivaldi" or len(rtts) < 2 or not all(abs(x) < 1e6 for x in pong.at):
             return []
@@ -230,7 +230,7 @@ class Proximity:
         me = self._zones.me.id
         own = [at for peer, at in zip(landmarks.peers, landmarks.at) if peer.id == me]
         rows = [
-            (at, min(self._rtts[peer.id])) for peer, at in zip(landmarks.peers, landmarks.at) if peer.id in self._rtts
+            (at, min(self.rtts[peer.id])) for peer, at in zip(landmarks.peers, landmarks.at) if peer.id in self.rtts
         ]
         if own:
             return self.move_to(own[0], now)
@@ -437,18 +437,18 @@ class Proximity:
         """Coordinates and their error, the index, and what nearer brokers have gained; empty if there is no proximity."""
         if self.method == "none":
             return {}
-        pairs = self._found_nearer()
+        pairs = self.found_nearer()
         both = [
             (before, after)
             for ids in pairs
-            if all(id in self._rtts for id in ids)
+            if all(id in self.rtts for id in ids)
             for before, after in [self._quickest(*ids)]
         ]
         return {
             "method": self.method,
             "coordinates_ms": [round(1000 * x, 3) for x in self.at] if self.at is not None else None,
             "error": self._error(),
-            "measured": len(self._rtts),
+            "measured": len(self.rtts),
             "published": len(self.put),
             "indexed": sum(len(owned.index) for owned in self._zones.owned.values()),
             "distant_zones": len({path for path, _ in self.entries()}),
@@ -459,7 +459,7 @@ class Proximity:
             "waits_for": self._waits_for(),
         }
 
-    def _found_nearer(self) -> list[tuple[NodeId, NodeId]]:
+    def found_nearer(self) -> list[tuple[NodeId, NodeId]]:
         """For entries of ancestors' tables: the recorded broker, and another that is preferred to it."""
         tables = (table for owned in self._zones.owned.values() for table in owned.ancestors)
         recorded = {entry.path: entry.peer.id for table in tables for entry in table}
@@ -467,7 +467,7 @@ class Proximity:
         return [(id, near[path]) for path, id in recorded.items() if path in near and near[path] != id]
 
     def _quickest(self, one: NodeId, other: NodeId) -> tuple[float, float]:
-        return min(self._rtts[one]), min(self._rtts[other])
+        return min(self.rtts[one]), min(self.rtts[other])
 
     def _error(self) -> float | None:
         """Vivaldi's own estimate; with landmarks, by how much the distances to them differ from the round trips."""
@@ -476,7 +476,7 @@ class Proximity:
         known = self._landmarks_known
         if known is None or self.at is None:
             return None
-        rows = [(at, min(self._rtts[peer.id])) for peer, at in zip(known.peers, known.at) if peer.id in self._rtts]
+        rows = [(at, min(self.rtts[peer.id])) for peer, at in zip(known.peers, known.at) if peer.id in self.rtts]
         off = [abs(distance(self.at, at) - rtt) / max(rtt, PRECISION_S) for at, rtt in rows]
         return round(fmean(off), 3) if off else None
 
@@ -496,7 +496,7 @@ class Proximity:
     def holdings(self) -> dict[str, tuple[int, int]]:
         zones = self._zones.owned.values()
         return {
-            "measured": (len(self._rtts), MEASURED_MAX + 1),
+            "measured": (len(self.rtts), MEASURED_MAX + 1),
             "index": (sum(len(owned.index) for owned in zones), 2 * max(len(zones), 1) * INDEX_MAX),
             "watches": (len(self.watches), WATCHES_MAX),
             "pings": (len(self._sent), PINGS_MAX),

@@ -230,7 +230,7 @@ class DeltaWriter:
         self.location, self.options = _absolute(location), dict(options or {})
 
     def prepare(self) -> None:
-        table = self._table()
+        table = self.load()
         if table is None:
             return
         unfit = sorted(features(table) & _NOT_WRITTEN)
@@ -240,11 +240,11 @@ class DeltaWriter:
             raise InputError(f"cannot write to the Delta table {self.location!r}: it has {what}; use a table without")
 
     def last_batch(self, pipeline: str) -> int | None:
-        table = self._table()
+        table = self.load()
         return table.transaction_version(pipeline) if table is not None else None
 
     def is_empty(self) -> bool:
-        table = self._table()
+        table = self.load()
         return table is None or table.count() == 0
 
     def open_for(self, schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]]:
@@ -254,7 +254,7 @@ class DeltaWriter:
         for field in wanted:
             if is_anywhere(field.type, _is_beyond_delta):
                 raise no_type_for(field, TableFormat.DELTA)
-        table = self._table()
+        table = self.load()
         if table is None:
             table = DeltaTable.create(self.location, wanted, mode="ignore", storage_options=self.options)
         check_columns(wanted, pa.schema(table.schema().to_arrow()), f"the Delta table {self.location!r}")
@@ -264,13 +264,14 @@ class DeltaWriter:
         actions = [AddAction(**json.loads(file)) for file in files]
 
         def attempt() -> None:
-            table = self._table()
+            table = self.load()
             assert table is not None, "opened before"
             _append(table, actions, batch, replace)
 
         commit_once(self, attempt, batch, CommitFailedError)
 
-    def _table(self) -> DeltaTable | None:
+    def load(self) -> DeltaTable | None:
+        """The table as its log has it now; None if there is none."""
         try:
             return DeltaTable(self.location, storage_options=self.options)
         except TableNotFoundError:

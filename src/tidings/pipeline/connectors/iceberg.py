@@ -209,10 +209,10 @@ class IcebergWriter:
         self._catalog, self._identifier = _catalog(location, self.options)
 
     def prepare(self) -> None:
-        self._table()
+        self.load()
 
     def last_batch(self, pipeline: str) -> int | None:
-        table = self._table()
+        table = self.load()
         if table is None:
             return None
         marked = table.properties.get(_property(pipeline))
@@ -221,14 +221,14 @@ class IcebergWriter:
         return max([*found, *([int(marked)] if marked else [])], default=None)
 
     def is_empty(self) -> bool:
-        table = self._table()
+        table = self.load()
         return table is None or table.current_snapshot() is None or not any(table.scan().plan_files())
 
     def open_for(self, schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]]:
         from tidings.pipeline.arrow_types import to_arrow_schema
 
         wanted = pa.schema([_storable(field) for field in to_arrow_schema(schema)])
-        table = self._table()
+        table = self.load()
         if table is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             table = self._catalog.create_table_if_not_exists(self._identifier, wanted)
@@ -240,13 +240,14 @@ class IcebergWriter:
         data_files = [pickle.loads(file) for file in files]  # noqa: S301  Pickled by our own workers.
 
         def attempt() -> None:
-            table = self._table()
+            table = self.load()
             assert table is not None, "opened before"
             _append(_without_retries(table), data_files, batch, replace)
 
         commit_once(self, attempt, batch, CommitFailedException)
 
-    def _table(self) -> Table | None:
+    def load(self) -> Table | None:
+        """The table as its catalog has it now; None if there is none."""
         try:
             return self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):

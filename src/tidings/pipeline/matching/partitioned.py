@@ -87,9 +87,9 @@ def match_in_zones(
     """The deliveries of events from `project_events`, equal to those of the other plan."""
     placing = projected.drop(*(f"{KEPT}{at}" for at in range(len(kept))))
     plan = plan_buckets(placing, subscriptions)
-    divided = projected.mapInArrow(_DivideEvents(plan), SHUFFLED)
+    divided = projected.mapInArrow(DivideEvents(plan), SHUFFLED)
     payloads = subscriptions.batches.where("subscriptions > 0").select("payload")
-    together = divided.unionAll(payloads.mapInArrow(_DivideSubscriptions(plan), SHUFFLED))
+    together = divided.unionAll(payloads.mapInArrow(DivideSubscriptions(plan), SHUFFLED))
     by_bucket = together.repartitionById(plan.partition_count, f.col(PARTITION)).sortWithinPartitions(BUCKET, IS_EVENT)
     return by_bucket.mapInArrow(_MatchBuckets(subscriptions.projected_type, compact, kept), schema)
 
@@ -190,7 +190,7 @@ class _SampleEach:
 # ── Shuffle into buckets, and match ──────────────────────────────────────────
 
 
-class _DivideEvents:
+class DivideEvents:
     """mapInArrow: events → payloads of them by bucket."""
 
     def __init__(self, plan: BucketPlan) -> None:
@@ -205,7 +205,7 @@ class _DivideEvents:
             yield from _payloads(events, order, bucket[order], self.plan, is_event=True)
 
 
-class _DivideSubscriptions:
+class DivideSubscriptions:
     """mapInArrow: payloads → payloads of the same subscriptions by bucket, some of them in several."""
 
     def __init__(self, plan: BucketPlan) -> None:

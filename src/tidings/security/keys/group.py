@@ -408,7 +408,7 @@ class KeyGroup:
             return b""  # Nobody is there to read it.
         box = AESGCM(self.tree.root_kek())
         return box.encrypt(
-            _wrap_nonce(self.epoch, update.version), self._dek, _wrap_aad(self.gid, self.epoch, self.start_ms)
+            wrap_nonce(self.epoch, update.version), self._dek, wrap_aad(self.gid, self.epoch, self.start_ms)
         )
 
 
@@ -446,9 +446,9 @@ class GroupMember:
         if update.tree.version <= self.tree.version:
             return
         kek = self.tree.apply(update.tree)
-        aad = _wrap_aad(self.gid, update.epoch, update.start_ms)
+        aad = wrap_aad(self.gid, update.epoch, update.start_ms)
         try:
-            dek = AESGCM(kek).decrypt(_wrap_nonce(update.epoch, update.tree.version), update.wrapped, aad)
+            dek = AESGCM(kek).decrypt(wrap_nonce(update.epoch, update.tree.version), update.wrapped, aad)
         except (InvalidTag, ValueError):
             raise NeedResync("group: the new key does not open under this member's root") from None
         self._keyring.add(self.gid, update.epoch, update.start_ms, dek)
@@ -497,9 +497,9 @@ def signed_bytes(message: Signable) -> bytes:
     return b"ps/km/1\0" + message.signed_as.encode() + b"\0" + msgspec.msgpack.encode(bare)
 
 
-def _wrap_nonce(epoch: int, version: int) -> bytes:
+def wrap_nonce(epoch: int, version: int) -> bytes:
     return epoch.to_bytes(4, "big") + version.to_bytes(8, "big")
 
 
-def _wrap_aad(gid: bytes, epoch: int, start_ms: int) -> bytes:
+def wrap_aad(gid: bytes, epoch: int, start_ms: int) -> bytes:
     return gid + epoch.to_bytes(4, "big") + start_ms.to_bytes(8, "big", signed=True)

@@ -326,12 +326,12 @@ class KeyManager:
 
     def _welcome(self, asked: JoinRequest) -> bytes:
         shares = tuple(self.groups[gid].key_for(asked.holder) for gid in asked.gids)
-        welcome = JoinWelcome(self._type.type_id, asked.holder, self._new_sender_id(), asked.nonce, shares)
+        welcome = JoinWelcome(self._type.type_id, asked.holder, self.new_sender_id(), asked.nonce, shares)
         welcome = msgspec.structs.replace(welcome, signature=self._identity.sign(signed_bytes(welcome)))
         context = _welcome_context(self._type.type_id, asked.nonce)
         return seal_to(asked.kex_key, msgspec.msgpack.encode(welcome), context, self._random)
 
-    def _new_sender_id(self) -> int:
+    def new_sender_id(self) -> int:
         if self._outside_sender_id is not None:
             # Never below what this manager gave out itself: a counter may have been restored from a backup.
             self._next_sender_id = max(self._next_sender_id, self._outside_sender_id())

@@ -9,5 +9,6 @@ In reading order:
     reduction    grants, and the right that a chain of them reduces to (SPKI's 5-tuple reduction)
     biscuit      the same as Biscuit tokens: grant, delegate, verify
     revocation   signed records that revoke a link, and the table of those that a broker knows
+    online       the online test of a right: a signed list of the rights that hold now
     publishers   which keys may publish, for readers of tables
 """

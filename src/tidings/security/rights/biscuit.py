@@ -142,7 +142,7 @@ class BiscuitCapability(Capability):
         link = _with(grant, issuer)
         reduce((*self._chain, link), self._chain[0].issuer or b"")
         level = _level(self._chain) + (signer is not None)
-        block = BlockBuilder(*_block(link, level))
+        block = BlockBuilder(*datalog_of(link, level))
         if signer is None:
             token = self._token.append(block)
         else:
@@ -215,7 +215,7 @@ def grant(owner: Identity, granted: Grant, random: RandomBytes) -> BiscuitCapabi
     if granted.holder is None:
         raise InputError("a grant needs a holder")
     root = _with(granted, owner.public_key, granted.id or random(ID_BYTES))
-    token = BiscuitBuilder(*_block(root, 0)).build(_private(owner))
+    token = BiscuitBuilder(*datalog_of(root, 0)).build(_private(owner))
     return BiscuitCapability(bytes(token.to_bytes()), token, (root,))
 
 
@@ -243,7 +243,7 @@ class Verifier:
 # ── One grant as one block ───────────────────────────────────────────────────
 
 
-def _block(link: Grant, level: int) -> tuple[str, dict[str, Any]]:
+def datalog_of(link: Grant, level: int) -> tuple[str, dict[str, Any]]:
     """The Datalog of one link, and its parameters. Texts go in as bytes: the library prints them unescaped."""
     code = [
         "grant({id});",
@@ -365,9 +365,9 @@ def _ids(listed: str) -> frozenset[bytes]:
 def _is_written(link: Grant, level: int, source: str, index: int) -> bool:
     """Whether `source` is exactly the block this file writes for `link`: facts and checks, and nothing else."""
     if index == 0:
-        ours = BiscuitBuilder(*_block(link, level)).build(_SCRATCH).block_source(0)
+        ours = BiscuitBuilder(*datalog_of(link, level)).build(_SCRATCH).block_source(0)
     else:
-        ours = _SCRATCH_TOKEN.append(BlockBuilder(*_block(link, level))).block_source(1)
+        ours = _SCRATCH_TOKEN.append(BlockBuilder(*datalog_of(link, level))).block_source(1)
     return ours == source
 
 

@@ -328,9 +328,7 @@ def keeper_of(journal: Journal) -> Any:
 
 def freeze(journal: Journal) -> None:
     """From now on its lease is not renewed, as if the process stood still."""
-    keeper = keeper_of(journal)
-    keeper._closing.set()
-    keeper._thread.join()
+    keeper_of(journal).close(release=False)
 
 
 def loop_set(future: asyncio.Future[Any], value: object) -> None:
@@ -383,7 +381,7 @@ def test_who_stands_still_within_a_group_does_not_keep_its_rows_from_who_takes_o
 
     async def scenario() -> None:
         before = await leased(database)
-        before.keeper._closing.set()
+        before.keeper.close(release=False)
         writing = asyncio.create_task(asyncio.to_thread(before.write, half_a_group, is_group=True))
         await until(sent.is_set)
         after = Journal(await leased(database))

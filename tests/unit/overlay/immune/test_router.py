@@ -347,7 +347,7 @@ def test_nothing_that_peers_say_raises_loops_or_grows_without_bound(
     world = World("immune", node_count=8, seed=1, options={"mode": mode, "weight": weight})
     for index, (sender, message) in enumerate(said):
         target = world.nodes[index % 8]
-        world._carry_out(target, target.router.receive(sender, message, world.now))
+        world.carry_out(target, target.router.receive(sender, message, world.now))
         world.run_for(0.3)
     world.run_for(60.0)
     world.publish_some(3)

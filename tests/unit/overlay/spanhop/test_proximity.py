@@ -344,12 +344,12 @@ def test_brokers_find_their_places_by_landmarks() -> None:
     ids = [f"b{number:02}" for number in range(8)]
     truth = dict(zip(ids, plane(8)))
     bench = Bench(PROTOCOL, ids, delay_s=0.0, layout="balanced", proximity="gnp", landmarks=ids[:4], **STILL)
-    push = bench._push
+    push = bench.push
 
     def delayed(when: float, to: NodeId, sender: NodeId, what: Any) -> None:
         push(when + (math.dist(truth[sender], truth[to]) if sender else 0.0), to, sender, what)
 
-    bench._push = delayed  # type: ignore[method-assign]
+    bench.push = delayed  # type: ignore[method-assign]
     bench.run(until=30.0)
     found = {id: bench.routers[id].proximity.at for id in ids}
     assert all(at is not None for at in found.values())
@@ -362,12 +362,12 @@ def landmark_bench(count: int = 8, up: int = 8) -> tuple[Bench, list[NodeId], di
     ids = [f"b{number:02}" for number in range(count)]
     truth = dict(zip(ids, plane(count)))
     bench = Bench(PROTOCOL, ids, delay_s=0.0, layout="balanced", proximity="gnp", landmarks=ids[:4], **STILL)
-    push = bench._push
+    push = bench.push
 
     def delayed(when: float, to: NodeId, sender: NodeId, what: Any) -> None:
         push(when + (math.dist(truth[sender], truth[to]) if sender else 0.0), to, sender, what)
 
-    bench._push = delayed  # type: ignore[method-assign]
+    bench.push = delayed  # type: ignore[method-assign]
     return bench, ids, truth
 
 
@@ -423,11 +423,11 @@ def test_the_status_says_what_nearer_brokers_gain() -> None:
     for id in bench.routers:
         bench.do(id, bench.routers[id].proximity.select(bench.now))
     quietly(bench)
-    nearer = [router for router in bench.routers.values() if router.proximity._found_nearer()]
+    nearer = [router for router in bench.routers.values() if router.proximity.found_nearer()]
     assert nearer
     for router in nearer:
-        recorded, near = router.proximity._found_nearer()[0]
-        router.proximity._rtts.update({recorded: deque([0.08, 0.07]), near: deque([0.02])})
+        recorded, near = router.proximity.found_nearer()[0]
+        router.proximity.rtts.update({recorded: deque([0.08, 0.07]), near: deque([0.02])})
         found = router.status()["proximity"]
         assert found["compared"] >= 1
         assert found["nearer_ms"] < found["recorded_ms"]

@@ -38,7 +38,7 @@ from tidings.security import (
     grant,
     reduce,
 )
-from tidings.security.rights.biscuit import BLOCKS_MAX, _block
+from tidings.security.rights.biscuit import BLOCKS_MAX, datalog_of
 
 READ_PLATE = AccessRequest(PLATES.type_id, "subscribe", ids(PLATES, "plate"))
 READ_LOCATION = AccessRequest(PLATES.type_id, "subscribe", ids(PLATES, "location"))
@@ -232,7 +232,7 @@ def public(identity: Identity) -> PublicKey:
 
 
 def forged_root(signer: Identity, **fields: Any) -> bytes:
-    return bytes(BiscuitBuilder(*_block(a_grant(**fields), 0)).build(private(signer)).to_bytes())
+    return bytes(BiscuitBuilder(*datalog_of(a_grant(**fields), 0)).build(private(signer)).to_bytes())
 
 
 def rooted(code: str, parameters: dict[str, Any] | None = None) -> bytes:
@@ -250,12 +250,12 @@ def appended(token: Capability, code: str, parameters: dict[str, Any] | None = N
 def delegated(token: Capability, signer: Identity, link: Grant, level: int, shown: Identity | None = None) -> bytes:
     """A delegation made with the bare library, which refuses nothing that we would refuse."""
     old = biscuit(token)
-    third = old.third_party_request().create_block(private(signer), BlockBuilder(*_block(link, level)))
+    third = old.third_party_request().create_block(private(signer), BlockBuilder(*datalog_of(link, level)))
     return bytes(old.append_third_party(public(shown or signer), third).to_bytes())
 
 
 def block_code(link: Grant, level: int, old: str = "", new: str = "", more: str = "") -> tuple[str, dict[str, Any]]:
-    code, parameters = _block(link, level)
+    code, parameters = datalog_of(link, level)
     assert old in code
     used = code.replace(old, new) + more
     return used, {name: value for name, value in parameters.items() if f"{{{name}}}" in used}
@@ -269,7 +269,7 @@ def passed_on_twice() -> bytes:
 def block_of_another_token() -> bytes:
     """A third-party block made for one token, put on another."""
     one, other = biscuit(delegable(attributes=ids(PLATES, "plate"))), biscuit(delegable())
-    third = one.third_party_request().create_block(private(DETECTIVE), BlockBuilder(*_block(a_grant(CHARGE), 1)))
+    third = one.third_party_request().create_block(private(DETECTIVE), BlockBuilder(*datalog_of(a_grant(CHARGE), 1)))
     return bytes(other.append_third_party(public(DETECTIVE), third).to_bytes())
 
 
@@ -315,7 +315,7 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a narrowing with a policy of its own": (lambda: appended(a_token(), "check if true;"), "form: link 1"),
     "a new holder without a signature": (
-        lambda: appended(delegable(), *_block(a_grant(STRANGER), 1)),
+        lambda: appended(delegable(), *datalog_of(a_grant(STRANGER), 1)),
         "form: link 1",
     ),
     "delegated by a stranger": (
