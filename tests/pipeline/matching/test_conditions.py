@@ -79,6 +79,27 @@ def test_functions_agree_with_spark_on_every_corner(spark: SparkSession) -> None
         assert answers == [condition.evaluate(values) for values in events], condition.to_spark()
 
 
+def test_no_pattern_makes_spark_try_every_way_to_share_a_text(spark: SparkSession) -> None:
+    event_type = EventType("Thing", s=str)
+    special = "[a^]{2}*$|(b)?+.-&\\d"
+    texts = ["a" * 20_000, "a" * 20_000 + "b", special, f"x{special}\n{special}𝄞y", "", "ab", "a\0b", "\nab\n", "𝄞𝄞"]
+    quoted = special.replace("\\", "\\\\\\\\")
+    patterns = [
+        "%a%a%a%a%a%b",
+        "a%a%a%a%a_b%",
+        f"%{quoted}%{quoted}%",
+        f"_%{quoted}%_",
+        "%_%_%_%_c",
+        "%\0%",
+        "%𝄞%𝄞",
+        "%%_%%",
+    ]
+    conditions = [parse(f"s LIKE '{pattern}'", event_type) for pattern in patterns]
+    events: list[dict[str, Any]] = [{"s": text} for text in texts]
+    for condition, answers in zip(conditions, answers_of_spark(spark, event_type, conditions, events), strict=True):
+        assert answers == [condition.evaluate(values) for values in events], condition.to_spark()
+
+
 def answers_of_spark(
     spark: SparkSession, event_type: EventType, conditions: list[Condition], events: list[dict[str, Any]]
 ) -> list[list[bool | None]]:
