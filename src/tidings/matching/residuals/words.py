@@ -25,7 +25,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch
 ROWS_FEW: Final = 32  # Finding the different texts of so few rows costs more than it saves.
 BOXES_MIN: Final = 32  # A pass over the texts costs more than checking fewer boxes.
 # How likely a text has a word of so many bytes, as long as nothing else is known.
-CHANCES: Final = (1.0, 0.3, 0.1, 0.03, 0.01)
+CHANCES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.005, 0.003, 0.002, 0.001, 0.0005)
 COST_RATIO: Final = 2.0  # Of a pair found by a word, to one found in a grid.
 
 
