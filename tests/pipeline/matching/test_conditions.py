@@ -51,6 +51,7 @@ def test_the_answer_does_not_depend_on_ansi_mode(spark: SparkSession, ansi: str)
 
 def test_functions_agree_with_spark_on_every_corner(spark: SparkSession) -> None:
     texts = ["", "a", "abc", " a\u2003", "𝄞x", "ß", "İ", "ΑΣ", "TRUE", "-12", "+7", "9223372036854775808", "1.5"]
+    texts += ["0" * 4000, "-" + "0" * 3999, "+" + "0" * 4000]
     event_type = EventType("Thing", s=str, n=int, d=float)
     conditions = [
         parse(text, event_type)
