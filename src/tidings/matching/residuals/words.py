@@ -7,6 +7,7 @@ What is found is a pair of event and box whose sides hold; the residuals, the pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from tidings.matching.residuals.indexable import read_like, text_names
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 ROWS_FEW: Final = 32  # Finding the different texts of so few rows costs more than it saves.
-BOXES_MIN: Final = 32  # A pass over the texts costs more than checking fewer boxes.
+BOXES_MIN: Final = 8  # A pass over the texts costs more than checking fewer boxes.
 # How likely a text has a word of so many bytes, as long as nothing else is known.
 CHANCES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.005, 0.003, 0.002, 0.001, 0.0005)
 COST_RATIO: Final = 2.0  # Of a pair found by a word, to one found in a grid.
@@ -73,7 +74,8 @@ class WordIndex(NamedTuple):
 
     def _scan(self, root: int, texts: pa.Array) -> Array:
         last_seen = np.full(len(self.box_ptr) - 1, kernels.NONE, np.int32)
-        hits, count = kernels.scan_texts(*text_buffers(texts), root, len(self.attribute), self.automaton, last_seen)
+        what = (np.array([root], np.int32), len(self.attribute), self.automaton, last_seen)
+        hits, count = kernels.scan_texts(*text_buffers(texts), *what)
         return hits[:count]  # type: ignore[no-any-return]
 
     @property
@@ -87,12 +89,23 @@ class SingleEventWords:
     def __init__(self, index: WordIndex, event_type: EventType) -> None:
         self._index, self._automaton = index, index.automaton
         self._names = [event_type.attributes[place].name for place in index.attribute.tolist()]
+        self._roots = np.arange(len(self._names), dtype=np.int32)
         self._free: list[Array] = []  # By word NONE: as many as there have been readers at the same time.
 
     def words_of(self, values: Mapping[str, Value]) -> Array:
-        """The words in the event's texts, by number."""
-        found = [self._scan(root, text) for root, name in enumerate(self._names) if (text := values.get(name))]
-        return found[0] if len(found) == 1 else np.concatenate([_NO_HITS, *found])
+        """The words in the event's texts, by number; all texts are looked through in one call."""
+        texts = [(values.get(name) or "").encode() for name in self._names]  # type: ignore[union-attr]
+        content = np.frombuffer(b"".join(texts), np.uint8)
+        ends = np.array([0, *accumulate(map(len, texts))], np.int32)
+        try:
+            last_seen = self._free.pop()
+        except IndexError:
+            last_seen = np.full(len(self._index.box_ptr) - 1, kernels.NONE, np.int32)
+        hits, count = kernels.scan_texts(ends, content, self._roots, len(texts), self._automaton, last_seen)
+        words = hits[:count].view(np.int32)[::2].copy()
+        last_seen[words] = kernels.NONE
+        self._free.append(last_seen)
+        return words  # type: ignore[no-any-return]
 
     def boxes(self, words: Array, cells: Array, sides: Sides) -> list[int]:
         """The boxes under these words whose sides hold the event, given as its cell on each axis."""
@@ -101,21 +114,7 @@ class SingleEventWords:
         pairs, count = kernels.boxes_with_words(*lists, cells.reshape(-1, 1), sides, len(index.boxes))
         return pairs[:count].view(np.int32)[::2].tolist()  # type: ignore[no-any-return]
 
-    def _scan(self, root: int, text: Any) -> Array:
-        content = np.frombuffer(text.encode(), np.uint8)
-        try:
-            last_seen = self._free.pop()
-        except IndexError:
-            last_seen = np.full(len(self._index.box_ptr) - 1, kernels.NONE, np.int32)
-        ends = np.array([0, len(content)], np.int32)
-        hits, count = kernels.scan_texts(ends, content, root, len(self._names), self._automaton, last_seen)
-        words = hits[:count].view(np.int32)[::2].copy()
-        last_seen[words] = kernels.NONE
-        self._free.append(last_seen)
-        return words  # type: ignore[no-any-return]
 
-
-_NO_HITS: Final = np.zeros(0, np.int32)
 _FIRST_TEXT: Final = np.zeros(1, np.int32)
 
 
