@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from benchmarks.matching.contenders import CONTENDERS, MIXED_CONTENDERS, MIXED_SIZES, OURS, OURS_TWO_THREADS, SIZES
@@ -24,6 +25,7 @@ from benchmarks.showing import (
 )
 
 PAGE = PAGES / "matching.md"
+PAGE_WIDTH = 120  # Characters of a line that is no table.
 QUIET = 2.0  # A load above which the page says that other programs ran, too: a contender itself makes it 1.
 NUMBERS, GROWTH = "numbers", "growth"  # What stands between a mark of this name and its end is written here.
 
@@ -168,11 +170,9 @@ def _beside(runs: Sequence[Run]) -> list[str]:
     loads = sorted(run.load for run in runs if run.measured and run.load is not None)
     if not loads or loads[-1] <= QUIET:
         return []
-    return [
-        "",
-        f"Other programs ran beside these, at a load between {loads[0]:.1f} and {loads[-1]:.1f}: what goes by processor time",
-        "is somewhat lower than on an idle machine; two threads, single events and waits, by the wall clock, say little.",
-    ]
+    beside = f"Other programs ran beside these, at a load between {loads[0]:.1f} and {loads[-1]:.1f}: what goes by"
+    beside += " processor time is somewhat lower than on an idle machine; two threads, changes and waits, by the wall"
+    return ["", *_wrapped(beside + " clock, say nothing.")]
 
 
 def _workloads(report: Report) -> list[str]:
@@ -194,21 +194,27 @@ def _what(path: Path) -> str:
     return path.stem.removeprefix("matching-")
 
 
+def _wrapped(text: str, first: str = "") -> list[str]:
+    return wrap(text, PAGE_WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False)
+
+
 def _markdown(report: Report) -> str:
     machine, libraries = report.machine, report.machine["libraries"]
     versions = ", ".join(f"{name} {number}" for name, number in libraries.items() if number)
-    lines = [
+    measured = (
         f"Measured {machine['measured_at']} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB;"
-    ]
-    lines += [
-        f"Python {machine['python']}, {machine['java']}, {versions}. Load before the run: {machine['load_before']}."
-    ]
+    )
+    measured += (
+        f" Python {machine['python']}, {machine['java']}, {versions}. Load before the run: {machine['load_before']}."
+    )
     earlier = {run.measured_at for run in report.runs if run.measured_at < machine["measured_at"]}
     if earlier:
-        lines += [f"Some parts were measured earlier, the first at {min(earlier)}: the file of results says which."]
+        measured += f" Some parts were measured earlier, the first at {min(earlier)}: the file of results says which."
+    lines = _wrapped(measured)
     lines += _beside(report.runs)
     for workload in _workloads(report):
         lines += ["", f"### {workload}", "", *markdown_table([HEAD, *table(report.runs, workload)])]
-    lines += ["", "### Tidings alone", "", *(f"- {line}" for line in extras(report.runs))]
-    lines += [f"- {line}" for line in _programs(report.alone)]
+    lines += ["", "### Tidings alone", ""]
+    for line in [*extras(report.runs), *_programs(report.alone)]:
+        lines += _wrapped(line, "- ")
     return "\n".join([*lines, *markdown_targets(report.targets())])

@@ -133,7 +133,8 @@ def _spark_concat_ws(args: Sequence[str], types: Sequence[ValueType]) -> str:
 def _spark_to_int(args: Sequence[str], types: Sequence[ValueType]) -> str:
     (value,), (kind,) = args, types
     if kind is STRING:
-        return f"IF({value} RLIKE '\\\\A[+-]?[0-9]{{1,4000}}\\\\z', TRY_CAST({value} AS BIGINT), NULL)"
+        whole = f"'\\\\A(?=.{{1,{INT_LENGTH_MAX}}}\\\\z)[+-]?[0-9]+\\\\z'"
+        return f"IF({value} RLIKE {whole}, TRY_CAST({value} AS BIGINT), NULL)"
     if kind is DOUBLE:
         return f"IF({value} >= -9.223372036854775808E18D AND {value} < 9.223372036854775808E18D, TRY_CAST({value} AS BIGINT), NULL)"
     return f"CAST({value} AS BIGINT)"

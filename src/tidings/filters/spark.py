@@ -3,15 +3,20 @@
 Nothing is left to Spark's coercions: literals carry their type, mixed numbers are cast in
 the open, and what has no result is NULL by `try_` functions whatever `spark.sql.ansi.enabled`
 says. Nested attributes `a.b` read the field b of the struct column a.
+
+Spark runs LIKE as a regular expression that tries every way to share a text among several `%`.
+A pattern where that matters is written as one that never goes back (see `_like`).
 """
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from math import floor
 
 from tidings.events import INT_MIN, Exact, ValueType
 from tidings.filters.functions import FUNCTIONS, spark_comparison
+from tidings.filters.like import LikeSegment, like_segments
 from tidings.filters.normal import MIRRORED
 from tidings.filters.syntax import (
     And,
@@ -32,6 +37,7 @@ from tidings.filters.syntax import (
     format_value,
 )
 
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")  # What Java's regular expressions read as other than itself.
 _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply", "/": "try_divide", "%": "try_mod"}
 
 
@@ -60,7 +66,7 @@ def to_spark(node: Node) -> str:
         case In(arg, items):
             return _in(arg, items)
         case Like(arg, pattern):
-            return f"({to_spark(arg)} LIKE {_string(pattern)})"
+            return _like(to_spark(arg), pattern)
         case Arithmetic():
             return _arithmetic(node)
         case Negate(arg, kind):
@@ -119,6 +125,27 @@ def _in(arg: Node, items: tuple[Node, ...]) -> str:
         return f"({to_spark(arg)} IN ({', '.join(map(to_spark, items))}))"
     # Spark would bring all items to one type first; here each is compared on its own.
     return to_spark(Or(tuple(Compare("=", arg, item) for item in items)))
+
+
+def _like(text: str, pattern: str) -> str:
+    """LIKE, or an expression in linear time: each segment between two `%` is taken where it first fits, for good."""
+    first, *middle = like_segments(pattern)
+    last = middle.pop() if middle else first
+    inner = [segment for segment in middle if segment.length]
+    if not inner or (len(inner) == 1 and not first.length and not last.length):
+        return f"({text} LIKE {_string(pattern)})"
+    parts = ["(?s)\\A", _segment(first), *(f"(?>.*?{_segment(segment)})" for segment in inner)]
+    parts += [".*", _segment(last), "\\z"] if last.length else []
+    return f"({text} RLIKE {_string(''.join(parts))})"
+
+
+def _segment(segment: LikeSegment) -> str:
+    """A segment in Java's regular expressions."""
+    found, at = [], 0
+    for offset, run in segment.runs:
+        found += ["." * (offset - at), _SPECIAL.sub(r"\\\g<0>", run)]
+        at = offset + len(run)
+    return "".join([*found, "." * (segment.length - at)])
 
 
 def _arithmetic(node: Arithmetic) -> str:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidings.events import EventType, Value, ValueType
+from tidings.matching.box_table import Array
 from tidings.matching.kernels import match_one
 from tidings.matching.kernels.keys import packed_as
 from tidings.matching.segment import Segment
@@ -123,6 +124,7 @@ class SingleEventMatcher:
         self._keeps = (segment, places)  # What the address book points to.
         self._book = match_one.address_book(segment.axes.arrays, segment.layout, [places], packer.counts)
         self._address: int = self._book.ctypes.data
+        self._axis_count = len(segment.axes)
         self._work_bytes = match_one.work_bytes(len(segment.axes), len(segment.layout.grids))
         self._matches_max = MATCHES_FIRST
         self._free: list[_Scratch] = []  # As many as there have been readers at the same time.
@@ -141,6 +143,12 @@ class SingleEventMatcher:
         owners = scratch.view[:found].tolist()
         self._free.append(scratch)
         return owners, []
+
+    def locate(self, packed: bytes) -> Array:
+        """The cell of an event on each axis, and one more of no meaning."""
+        cells = np.empty((1, self._axis_count + 1), np.int32)
+        match_one.locate_one(self._address, packed, cells)
+        return cells
 
     def _ready(self) -> Callable[..., int]:
         """The kernel, loaded or compiled when the first event comes."""

@@ -6,19 +6,18 @@ yet, so readers of older versions see what they saw before, without locks.
 
 Boxes decide most matches alone. The kernels report the others as doubtful: a box with
 residual conditions (what is not an interval), or one of several boxes of one condition. Those
-are decided here, those of a batch together (`residuals`), those of one event by closures.
+are decided here, those of a batch together (`residuals`), those of one event by closures unless they are many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from tidings.events import EventType, Value
-from tidings.filters import Condition, parse
+from tidings.events import EventType, Value, arrow_schema, arrow_values
 from tidings.matching.axes import BatchLocator
 from tidings.matching.box_table import Array
 from tidings.matching.event_packing import EventPacker, SingleEventMatcher
@@ -29,6 +28,7 @@ from tidings.matching.kernels.match_few import match_few
 from tidings.matching.kernels.match_one import address_book
 from tidings.matching.kernels.pairs import distinct_pairs
 from tidings.matching.residuals.residuals import Residuals
+from tidings.matching.residuals.words import SingleEventWords
 from tidings.matching.segment import Segment
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch  # Conformed events; few of them, and only few, may be a record batch.
@@ -40,8 +40,9 @@ MATCHES_FIRST = 8  # Matches per event that memory is reserved for before any ha
 DOUBTFUL_PAIRS_MAX = 1 << 22  # Pairs in doubt at a time, some 200 MB while they are decided; see `LiveSegment.match`.
 PIECES = 16  # If a batch has more, it is matched in so many pieces.
 ROWS_AT_ONCE_MAX = 1 << 31
-CONDITIONS_MAX = 16_384  # Conditions under words that are kept compiled for single events.
+DOUBTS_FEW = 256  # Of so many doubtful boxes of one event, the residuals are evaluated one by one.
 FEW_ROWS = 256  # Of so few rows, calls cost more than what is done in them; see `kernels.match_few`.
+FEW_ROWS_WITH_WORDS = 32  # The same where words are looked for, which takes cells that `match_few` keeps to itself.
 FEW_PAIRS = 1024  # Of so many doubtful pairs, the different ones are found by sorting.
 
 
@@ -72,9 +73,8 @@ class LiveSegment:
         self.names, repeated = names
         self.remove(repeated, FIRST_STAMP)
         self.residuals = Residuals(segment.residuals, event_type)
-        self._has_words = bool(segment.words)
+        self._words = SingleEventWords(segment.words, event_type) if segment.words else None
         self._locator = BatchLocator(segment.axes, event_type)
-        self._conditions: dict[int, Condition] = {}
         self._doubtful_max = doubtful_max
         self._rows_at_once = ROWS_AT_ONCE_MAX
         self._is_small = sum(array.nbytes for array in segment.layout) < cached_bytes_max
@@ -82,6 +82,7 @@ class LiveSegment:
         self._matches_per_event = float(MATCHES_FIRST)
         self._one = SingleEventMatcher(segment, event_type, EventPacker(event_type))
         self._few = _FewEventsMatcher(segment, self._locator)
+        self._few_rows = FEW_ROWS_WITH_WORDS if segment.words else FEW_ROWS
 
     def remove(self, numbers: Array, stamp: int) -> int:
         """Marks subscriptions as removed from `stamp` on; returns how many were still there."""
@@ -137,18 +138,22 @@ class LiveSegment:
         segment, totals = self.segment, np.zeros(match_kernels.TOTALS_SIZE, np.int64)
         totals[match_kernels.DOUBTFUL_MAX] = self._doubtful_max if rows.num_rows > 1 else len(segment.boxes)
         by_axis = not self._is_small and rows.num_rows > self._unordered_events_max
-        if rows.num_rows <= FEW_ROWS and not by_axis and self._few.match(rows, start, out, totals):
+        if rows.num_rows <= self._few_rows and not by_axis and self._few.match(rows, start, out, totals):
             end = totals[match_kernels.MATCHES]
-            return out[:end], out[end : end + totals[match_kernels.DOUBTFUL]], totals
+            pairs, doubtful = out[:end], out[end : end + totals[match_kernels.DOUBTFUL]]
+            return pairs, self._with_words(doubtful, rows, lambda: self._locator.locate(as_table(rows)), totals), totals
         totals[: match_kernels.DOUBTFUL_MAX] = 0  # What `match_few` may have counted.
-        rows = as_table(rows)
-        cells = self._locator.locate(rows)
+        cells = self._locator.locate(as_table(rows))
         pairs, doubtful = match_kernels.match_events(cells, by_axis, segment.layout, start, out, totals)
         pairs, doubtful = pairs[: totals[match_kernels.MATCHES]], doubtful[: totals[match_kernels.DOUBTFUL]]
-        if segment.words and len(doubtful) <= totals[match_kernels.DOUBTFUL_MAX]:
-            more = segment.words.find(rows, cells, segment.boxes.sides, int(totals[match_kernels.DOUBTFUL_MAX]))
-            doubtful = np.concatenate([doubtful, more])
-        return pairs, doubtful, totals
+        return pairs, self._with_words(doubtful, rows, lambda: cells, totals), totals
+
+    def _with_words(self, doubtful: Array, rows: Rows, cells_of: Callable[[], Array], totals: Array) -> Array:
+        """The pairs in doubt, and those that are found by words; not all if they are more than are wanted."""
+        segment, doubtful_max = self.segment, int(totals[match_kernels.DOUBTFUL_MAX])
+        if not segment.words or len(doubtful) > doubtful_max:
+            return doubtful
+        return np.concatenate([doubtful, segment.words.find(rows, cells_of, segment.boxes.sides, doubtful_max)])
 
     def _match_in_pieces(self, rows: Rows, stamp: int, first: tuple[int, int]) -> tuple[Array, Array]:
         """The same for fewer rows at a time, so that what is in doubt stays bounded; more again once they allow it."""
@@ -163,32 +168,22 @@ class LiveSegment:
     def match_one(self, packed: bytes, values: Mapping[str, Value], stamp: int) -> list[int]:
         """The owners that one event matches, ascending; it is given packed and as checked values."""
         owners, boxes = self._one.match(packed)
+        if self._words is not None and len(words := self._words.words_of(values)):
+            boxes += self._words.boxes(words, self._one.locate(packed), self.segment.boxes.sides)
         if boxes:
-            owners += decide_one(boxes, values, self.segment.boxes, self.residuals)
-        if self._has_words:
-            owners = self._with_words(owners, values)
+            owners += self._decided(boxes, values)
         if self.removed_count:
             owners = [owner for owner in owners if self.is_alive(owner, stamp)]
         owners.sort()
         return owners
 
-    def _with_words(self, owners: list[int], values: Mapping[str, Value]) -> list[int]:
-        """The owners, and those that match among the ones filed under words of the event's texts."""
-        found = dict.fromkeys(owners)
-        for box in self.segment.words.find_one(values, self.event_type):
-            owner = int(self.segment.boxes.owner[box])
-            if owner not in found and self._condition(owner).matches(values):
-                found[owner] = None
-        return list(found)
-
-    def _condition(self, owner: int) -> Condition:
-        """A subscription's condition, kept because what was asked for once will be again."""
-        condition = self._conditions.get(owner)
-        if condition is None:
-            if len(self._conditions) >= CONDITIONS_MAX:
-                self._conditions = {}
-            condition = self._conditions[owner] = parse(self.segment.texts[owner].as_py(), self.event_type)
-        return condition
+    def _decided(self, boxes: list[int], values: Mapping[str, Value]) -> list[int]:
+        """The owners that one event matches, out of doubtful boxes: many of them as columns."""
+        if len(boxes) <= DOUBTS_FEW:
+            return decide_one(boxes, values, self.segment.boxes, self.residuals)
+        events, doubtful = np.zeros(len(boxes), np.int32), np.array(boxes, np.int32)
+        pairs = decide(events, doubtful, _one_row(values, self.event_type), self.segment.boxes, self.residuals)
+        return split_pairs(pairs)[1].tolist()  # type: ignore[no-any-return]
 
     def _without_removed(self, pairs: Array, first_owner: int, stamp: int) -> Array:
         if not self.removed_count:
@@ -205,11 +200,10 @@ class _FewEventsMatcher:
         self._keeps, self._locator = (segment, others), locator  # What the address book points to.
         self._book = address_book(segment.axes.arrays, segment.layout, others)
         self._address: int = self._book.ctypes.data
-        self._is_able = not segment.words  # Which are looked for in the rows themselves.
 
     def match(self, rows: Rows, start: np.uint64, out: Array, totals: Array) -> bool:
         """Writes pairs that match, then those in doubt; False if the rows cannot be read in place, or there is no room."""
-        batch = self._locator.export(rows) if self._is_able else None
+        batch = self._locator.export(rows)
         if batch is None:
             return False
         try:
@@ -220,6 +214,12 @@ class _FewEventsMatcher:
 
 def as_table(rows: Rows) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+
+
+def _one_row(values: Mapping[str, Value], event_type: EventType) -> pa.Table:
+    """One event's checked values as a table."""
+    columns = [arrow_values([values.get(a.name)], a.type) for a in event_type]
+    return pa.Table.from_arrays(columns, schema=arrow_schema(event_type))
 
 
 def split_pairs(pairs: Array) -> tuple[Array, Array]:

@@ -51,6 +51,7 @@ def test_the_answer_does_not_depend_on_ansi_mode(spark: SparkSession, ansi: str)
 
 def test_functions_agree_with_spark_on_every_corner(spark: SparkSession) -> None:
     texts = ["", "a", "abc", " a\u2003", "𝄞x", "ß", "İ", "ΑΣ", "TRUE", "-12", "+7", "9223372036854775808", "1.5"]
+    texts += ["0" * 4000, "-" + "0" * 3999, "+" + "0" * 4000]
     event_type = EventType("Thing", s=str, n=int, d=float)
     conditions = [
         parse(text, event_type)
@@ -75,6 +76,27 @@ def test_functions_agree_with_spark_on_every_corner(spark: SparkSession) -> None
         for i, s in enumerate([None, *texts])
         for n, d in zip([None, 0, 1, 2, -1, -(2**63), 2**63 - 1], doubles[i % 7 :] + doubles[: i % 7], strict=True)
     ]
+    for condition, answers in zip(conditions, answers_of_spark(spark, event_type, conditions, events), strict=True):
+        assert answers == [condition.evaluate(values) for values in events], condition.to_spark()
+
+
+def test_no_pattern_makes_spark_try_every_way_to_share_a_text(spark: SparkSession) -> None:
+    event_type = EventType("Thing", s=str)
+    special = "[a^]{2}*$|(b)?+.-&\\d"
+    texts = ["a" * 20_000, "a" * 20_000 + "b", special, f"x{special}\n{special}𝄞y", "", "ab", "a\0b", "\nab\n", "𝄞𝄞"]
+    quoted = special.replace("\\", "\\\\\\\\")
+    patterns = [
+        "%a%a%a%a%a%b",
+        "a%a%a%a%a_b%",
+        f"%{quoted}%{quoted}%",
+        f"_%{quoted}%_",
+        "%_%_%_%_c",
+        "%\0%",
+        "%𝄞%𝄞",
+        "%%_%%",
+    ]
+    conditions = [parse(f"s LIKE '{pattern}'", event_type) for pattern in patterns]
+    events: list[dict[str, Any]] = [{"s": text} for text in texts]
     for condition, answers in zip(conditions, answers_of_spark(spark, event_type, conditions, events), strict=True):
         assert answers == [condition.evaluate(values) for values in events], condition.to_spark()
 

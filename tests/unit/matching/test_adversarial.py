@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from tidings.events import EventType
+from tests.unit.filters.test_bounds import lines_run
+from tidings.events import EventType, Value
 from tidings.filters import Condition, parse
 from tidings.matching import Index, IndexTuning, NaiveIndex
 
@@ -139,3 +141,24 @@ def test_large_segments_and_batches_take_the_ordered_way() -> None:
     events = numbers(n=[i % 700 for i in range(600)], m=[i % 11 for i in range(600)])
     events = events.append_column("d", pa.array([None if i % 5 == 0 else i % 4 + 0.5 for i in range(600)]))
     check(THING, parsed(THING, texts), events, IndexTuning(cached_bytes_max=0))
+
+
+STEPS_MAX = 3000  # Lines of Python for one event that a single look at each of the conditions would exceed.
+
+
+@pytest.mark.parametrize(
+    ("form", "record"),
+    [
+        ("n < m + {}", {"n": 1, "m": -1990}),  # In doubt, every one.
+        ("UPPER(s) = 'AN ERROR {}'", {"s": "an error 1999"}),
+        ("s LIKE '%error%' AND d > {}.5", {"s": "an error", "d": 20.0}),  # All of them under the same word.
+        ("s LIKE '%rr_r {}%'", {"s": "an error 1999 here"}),
+    ],
+)
+def test_one_event_looks_at_thousands_of_residuals_together(form: str, record: dict[str, Value]) -> None:
+    conditions = parsed(THING, [form.format(number) for number in range(2000)])
+    index = check(THING, conditions, pa.table({name: [value] for name, value in record.items()}))
+    expected = [id for id, condition in conditions if condition.evaluate(record) is True]
+    assert 0 < len(expected) < 100
+    assert lines_run(lambda: index.match(record)) < STEPS_MAX
+    assert index.match(record) == expected

@@ -145,6 +145,15 @@ def work_bytes(axes: int, grids: int) -> int:
     return 8 * (2 * probe_count + 2 * hit_count + 2 * MATCHED_FIRST + TOTALS_SIZE) + 4 * (probe_count + axes + 1) + 8
 
 
+@kernel(types.void(types.int64, types.Bytes(types.uint8, 1, "C"), types.int32[:, ::1]))
+def locate_one(book_at, packed, cells):
+    """cells[0, axis] = the cell of one packed event on each axis, and 0 behind them."""
+    book = carray(pointer(book_at), BOOK_SIZE, np.int64)
+    slots = np.empty(book[1] + 1, np.uint64)
+    _locate_one(book, np.frombuffer(packed, np.uint8), slots, cells)
+    cells[0, book[1]] = 0
+
+
 @njit(inline="always")
 def _carved(at, count):
     return carray(pointer(at), count, np.uint64), at + 8 * count

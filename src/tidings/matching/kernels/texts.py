@@ -137,7 +137,7 @@ def _find_with_gaps(text, start, stop, patterns, segment, state, shifted):
     return np.int64(-1)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _is_like(text, start, stop, patterns, pattern, state, shifted):
     """Whether text[start:stop], in the pattern's units, fits it."""
     unit_ptr, units, failure, gap_ptr = patterns.unit_ptr, patterns.units, patterns.failure, patterns.gap_ptr

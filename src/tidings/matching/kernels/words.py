@@ -121,16 +121,17 @@ def _with_room(pairs, used):
     return larger
 
 
-@kernel(types.Tuple((_OUT_W1, types.int64))(_I1, _B1, types.int64, types.int64, _AUTOMATON, _OUT_I1))
-def scan_texts(offsets, content, root, root_count, automaton, last_seen):
+@kernel(types.Tuple((_OUT_W1, types.int64))(_I1, _B1, _I1, types.int64, _AUTOMATON, _OUT_I1))
+def scan_texts(offsets, content, roots, root_count, automaton, last_seen):
     """Pairs of a text's number and that of a word in it, each once, ordered by text; and how many.
 
+    roots       by text the state that its attribute's words begin at; or one for all
     last_seen   by word NONE, for work. If a word was seen in this text, so were the shorter ones at its end.
     """
     keys, targets, failure, word, shorter = automaton
     out, count = np.empty(64, np.uint64), 0
     for text in range(len(offsets) - 1):
-        state = np.int32(root)
+        state = roots[text] if len(roots) > 1 else roots[0]
         for at in range(offsets[text], offsets[text + 1]):
             target = _next(keys, targets, state, content[at])
             while target == NONE and state >= root_count:

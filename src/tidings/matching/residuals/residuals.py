@@ -11,7 +11,8 @@ columns as well. So a batch takes a few calls of NumPy for each frequent conditi
 | by rows | row, where at least a quarter are asked for | rows + pairs |
 | by pairs | pair | pairs |
 
-Conditions that round decimals have no columns: they are evaluated in Python, pair by pair.
+Conditions that round decimals have no columns: they are evaluated in Python, pair by pair. So are all conditions
+while a batch has a few pairs only, since a call of NumPy costs more than a closure.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from tidings.matching.residuals.patterns import compile_patterns
 WIDE_PAIRS: Final = (
     1024  # Pairs of one condition from which on a few calls of NumPy for it alone cost less than its share of a shape.
 )
+PAIRS_FEW: Final = 64  # Pairs in all, up to which closures cost less than columns.
 PAIRS_MAX: Final = 65_536  # Pairs that are evaluated together, which bounds their memory.
 ROWS_SHARE: Final = 4  # A condition that is asked of a quarter of all rows is evaluated for all.
 PICKED_SHARE: Final = 2  # Rows without any doubt are left out if they are half of all.
+TESTS_MAX: Final = 65_536  # Sets that are kept as closures, for single events.
 NOT_COMPILED: Final = -1
 WITHOUT_COLUMNS: Final = -2
 
@@ -51,18 +54,29 @@ class Residuals:
     def __init__(self, sets: Sequence[tuple[str, ...]], event_type: EventType) -> None:
         self.sets = sets
         self._event_type = event_type
-        self._tests: dict[int, Test] = {}
+        self._tests: dict[int, tuple[Test, frozenset[str]]] = {}
         self._program: _Program | None = None
         self._lock = threading.Lock()
 
     def test(self, number: int) -> Test:
         """A set as a closure over one event's values."""
-        if number not in self._tests:
-            self._tests[number] = _all([parse(text, self._event_type) for text in self.sets[number]])
-        return self._tests[number]
+        return self._test(number)[0]
+
+    def _test(self, number: int) -> tuple[Test, frozenset[str]]:
+        """The closure, and the attributes that it looks at."""
+        test = self._tests.get(number)
+        if test is None:
+            conditions = [parse(text, self._event_type) for text in self.sets[number]]
+            test = _all(conditions), frozenset(name for condition in conditions for name in condition.attributes)
+            if len(self._tests) >= TESTS_MAX:
+                self._tests = {}  # Not emptied: another thread may be reading it.
+            self._tests[number] = test
+        return test
 
     def holding(self, rows: pa.Table, events: Array, numbers: Array) -> Array:
         """Whether all conditions of the set numbers[i] are TRUE of row events[i] of a conformed table."""
+        if len(events) <= PAIRS_FEW:
+            return self._one_by_one(rows, events, numbers)
         with self._lock:
             if self._program is None:
                 self._program = _Program(self.sets, self._event_type)
@@ -76,6 +90,12 @@ class Residuals:
             held[left[is_true & ~more]] = True
             left, level = left[is_true & more], level + 1
         return held
+
+    def _one_by_one(self, rows: pa.Table, events: Array, numbers: Array) -> Array:
+        wanted = [self._test(number) for number in numbers.tolist()]
+        names = sorted(frozenset[str]().union(*(names for _, names in wanted)))
+        values = RowFrame(rows, self._event_type).values_at(events, names)
+        return np.array([test(here) for (test, _), here in zip(wanted, values)], bool)
 
 
 def _all(conditions: Sequence[Condition]) -> Test:

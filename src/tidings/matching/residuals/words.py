@@ -6,8 +6,9 @@ What is found is a pair of event and box whose sides hold; the residuals, the pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,12 @@ from tidings.matching.kernels.build import Sides
 from tidings.matching.residuals.column import text_buffers
 from tidings.matching.residuals.indexable import read_like, text_names
 
-BOXES_MIN: Final = 32  # A pass over the texts costs more than checking fewer boxes.
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+
+ROWS_FEW: Final = 32  # Finding the different texts of so few rows costs more than it saves.
+BOXES_MIN: Final = 8  # A pass over the texts costs more than checking fewer boxes.
 # How likely a text has a word of so many bytes, as long as nothing else is known.
-CHANCES: Final = (1.0, 0.3, 0.1, 0.03, 0.01)
+CHANCES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.005, 0.003, 0.002, 0.001, 0.0005)
 COST_RATIO: Final = 2.0  # Of a pair found by a word, to one found in a grid.
 
 
@@ -49,41 +53,79 @@ class WordIndex(NamedTuple):
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self)
 
-    def find(self, rows: pa.Table, cells: Array, sides: Sides, count_max: int) -> Array:
+    def find(self, rows: Rows, cells_of: Callable[[], Array], sides: Sides, count_max: int) -> Array:
         """Pairs of a row, its number in the upper 32 bits, and a box that is filed here and whose sides hold the row.
 
-        If they are more than `count_max`, they are not all.
+        If they are more than `count_max`, they are not all. Cells are asked for only if some row has a word.
         """
-        found = [self._find(root, rows, cells, sides, count_max) for root in range(len(self.attribute))]
+        found = [self._find(root, rows, cells_of, sides, count_max) for root in range(len(self.attribute))]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def _find(self, root: int, rows: pa.Table, cells: Array, sides: Sides, count_max: int) -> Array:
-        coded = one_chunk(rows.column(int(self.attribute[root]))).dictionary_encode()
-        texts = pa.concat_arrays([coded.dictionary, pa.array([""], coded.dictionary.type)])  # NULL has no words.
-        codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
+    def _find(self, root: int, rows: Rows, cells_of: Callable[[], Array], sides: Sides, count_max: int) -> Array:
+        texts, codes = _texts_of(rows.column(int(self.attribute[root])))
         hits = self._scan(root, texts)
+        if not len(hits):
+            return hits
         hit_ptr = np.searchsorted(hits >> np.uint64(32), np.arange(len(texts) + 1)).astype(np.int64)
         words = (hits & np.uint64(0xFFFFFFFF)).astype(np.int32)
         lists = (codes, hit_ptr, words, self.box_ptr, self.boxes)
-        pairs, count = kernels.boxes_with_words(*lists, cells, sides, count_max)
+        pairs, count = kernels.boxes_with_words(*lists, cells_of(), sides, count_max)
         return pairs[:count]  # type: ignore[no-any-return]
 
     def _scan(self, root: int, texts: pa.Array) -> Array:
-        offsets, content = text_buffers(texts)
         last_seen = np.full(len(self.box_ptr) - 1, kernels.NONE, np.int32)
-        automaton = kernels.Automaton(self.keys, self.targets, self.failure, self.word, self.shorter)
-        hits, count = kernels.scan_texts(offsets, content, root, len(self.attribute), automaton, last_seen)
+        what = (np.array([root], np.int32), len(self.attribute), self.automaton, last_seen)
+        hits, count = kernels.scan_texts(*text_buffers(texts), *what)
         return hits[:count]  # type: ignore[no-any-return]
 
-    def find_one(self, values: Mapping[str, Value], event_type: EventType) -> list[int]:
-        """The boxes under the words of one event's texts, whatever their sides say."""
-        found: list[int] = []
-        for root, place in enumerate(self.attribute.tolist()):
-            text = values.get(event_type.attributes[place].name)
-            if isinstance(text, str) and text:
-                for word in (self._scan(root, pa.array([text], pa.string())) & np.uint64(0xFFFFFFFF)).tolist():
-                    found += self.boxes[self.box_ptr[word] : self.box_ptr[word + 1]].tolist()
-        return found
+    @property
+    def automaton(self) -> kernels.Automaton:
+        return kernels.Automaton(self.keys, self.targets, self.failure, self.word, self.shorter)
+
+
+class SingleEventWords:
+    """Finds the boxes under the words of one event at a time."""
+
+    def __init__(self, index: WordIndex, event_type: EventType) -> None:
+        self._index, self._automaton = index, index.automaton
+        self._names = [event_type.attributes[place].name for place in index.attribute.tolist()]
+        self._roots = np.arange(len(self._names), dtype=np.int32)
+        self._free: list[Array] = []  # By word NONE: as many as there have been readers at the same time.
+
+    def words_of(self, values: Mapping[str, Value]) -> Array:
+        """The words in the event's texts, by number; all texts are looked through in one call."""
+        texts = [(values.get(name) or "").encode() for name in self._names]  # type: ignore[union-attr]
+        content = np.frombuffer(b"".join(texts), np.uint8)
+        ends = np.array([0, *accumulate(map(len, texts))], np.int32)
+        try:
+            last_seen = self._free.pop()
+        except IndexError:
+            last_seen = np.full(len(self._index.box_ptr) - 1, kernels.NONE, np.int32)
+        hits, count = kernels.scan_texts(ends, content, self._roots, len(texts), self._automaton, last_seen)
+        words = hits[:count].view(np.int32)[::2].copy()
+        last_seen[words] = kernels.NONE
+        self._free.append(last_seen)
+        return words  # type: ignore[no-any-return]
+
+    def boxes(self, words: Array, cells: Array, sides: Sides) -> list[int]:
+        """The boxes under these words whose sides hold the event, given as its cell on each axis."""
+        index = self._index
+        lists = (_FIRST_TEXT, np.array([0, len(words)]), words, index.box_ptr, index.boxes)
+        pairs, count = kernels.boxes_with_words(*lists, cells.reshape(-1, 1), sides, len(index.boxes))
+        return pairs[:count].view(np.int32)[::2].tolist()  # type: ignore[no-any-return]
+
+
+_FIRST_TEXT: Final = np.zeros(1, np.int32)
+
+
+def _texts_of(column: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, Array]:
+    """The different texts of a column, and for each row which it has; few rows keep a text each."""
+    texts = one_chunk(column)
+    if len(texts) <= ROWS_FEW:
+        return texts, np.arange(len(texts), dtype=np.int32)  # What stands in place of a NULL fits no pattern.
+    coded = texts.dictionary_encode()
+    texts = pa.concat_arrays([coded.dictionary, pa.array([""], coded.dictionary.type)])  # NULL has no words.
+    return texts, coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
 
 
 def file_under_words(

@@ -102,7 +102,7 @@ def test_a_scan_for_words_takes_two_steps_a_byte_and_one_for_each_word_it_finds(
     offsets, content = text_buffers(pa.array([TEXT]))
     failure, last_seen = CountingArray(index.failure), CountingSeen(len(index.box_ptr) - 1)
     automaton = word_kernels.Automaton(index.keys, index.targets, failure, index.word, index.shorter)
-    _, count = word_kernels.scan_texts.function(offsets, content, 0, 1, automaton, last_seen)
+    _, count = word_kernels.scan_texts.function(offsets, content, np.zeros(1, np.int32), 1, automaton, last_seen)
     assert count == 100
     assert failure.reads <= LENGTH
     assert last_seen.reads <= LENGTH + count
