@@ -42,14 +42,9 @@ def _brief(row: dict[str, Any]) -> dict[str, Any]:
         "can read": ", ".join(sorted(row["readable"])),
         "cannot read": ", ".join(sorted(row["hidden"])),
         "sent to": ", ".join(sent),
-        "delivered to": ", ".join(map(_subscriber, row["told"])),
-        "not delivered": "; ".join(f"{_subscriber(each)}: {each['why']}" for each in row["missed"]) or row["refused"],
+        "delivered to": ", ".join(each["client"] for each in row["told"]),
+        "not delivered": "; ".join(f"{each['client']}: {each['why']}" for each in row["missed"]) or row["refused"],
     }
-
-
-def _subscriber(each: dict[str, Any]) -> str:
-    """A client, or the durable subscription of one that need not be connected."""
-    return f"durable {each['durable']}" if "durable" in each else str(each["client"])
 
 
 def _in_clear(names: list[str]) -> str:

@@ -24,7 +24,7 @@ from tidings.errors import Denied, InputError, did_you_mean
 from tidings.events import to_declaration
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.periodic import BackgroundTasks
-from tidings.net.broker.subscriptions import DURABLE_CLIENT, BrokerSubscriptions
+from tidings.net.broker.subscriptions import BrokerSubscriptions
 from tidings.net.ids import read_event_id, show_event
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import DeliveredTo, HopReport, NotDelivered, SentTo, TraceReply, TraceRequest
@@ -99,11 +99,7 @@ class Admin:
     async def _trace(self, key: bytes, options: dict[str, Any]) -> Rows:
         """The reports of all brokers that had an event (see `EventTracer`)."""
         hops = await self._tracer.trace(read_event_id(str(options.get("event", ""))))
-        rows: Rows = [msgspec.to_builtins(hop) for hop in hops]
-        for each in (each for row in rows for each in (*row["told"], *row["missed"])):
-            if (found := self._queues.all.get(each["client"].removeprefix(DURABLE_CLIENT))) is not None:
-                each["durable"] = found.name
-        return rows
+        return [msgspec.to_builtins(hop) for hop in hops]
 
     async def _dead_letters(self, key: bytes, options: dict[str, Any]) -> Rows:
         letters = await self._queues.journal.dead_letters(key)

@@ -29,7 +29,7 @@ from tidings.overlay import EventId, SubscriptionId, check_size
 
 KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: several requests long.
 STABLE_S_MAX = 10.0  # How long a subscription waits to be known everywhere before its client gets an answer.
-DURABLE_CLIENT = "durable:"
+_DURABLE = "durable:"
 
 log = logging.getLogger("tidings.broker")
 
@@ -282,7 +282,7 @@ class BrokerSubscriptions:
         if durable.id in self._lapsed:
             names = tuple(parse(durable.condition, self._types[durable.type].event_type).attributes)
             try:
-                self._node.check_reader(DURABLE_CLIENT + durable.id, durable.type, names, self._loop.time())
+                self._node.check_reader(_DURABLE + durable.id, durable.type, names, self._loop.time())
             except Denied as refused:
                 if refused.code is ErrorCode.REVOKED:
                     raise
@@ -394,7 +394,7 @@ class BrokerSubscriptions:
 
     def _attach(self, durable: DurableSubscription) -> str:
         """To the node, a durable subscription is a client of its own, with its owner's rights."""
-        client = DURABLE_CLIENT + durable.id
+        client = _DURABLE + durable.id
         tokens = msgspec.msgpack.decode(durable.tokens, type=tuple[bytes, ...])
         self._clients.attach(client, durable.owner, tokens)
         return client
