@@ -141,6 +141,33 @@ def test_while_frames_are_under_way_events_published_one_by_one_are_gathered(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("wrong", "refused"),
+    [([{"plate": "\ud800"}], 1), ([{"plate": object()}], 1), ([{"plate": "x" * 100_000} for _ in range(60)], 0)],
+    ids=["no text", "no value", "more than a frame"],
+)
+def test_what_cannot_be_sent_fails_and_nothing_that_was_gathered_besides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: list[dict[str, Any]], refused: int
+) -> None:
+    monkeypatch.setattr("tidings.net.client.client.LINGER_S", 3600.0)
+
+    async def scenario() -> None:
+        async with Together(tmp_path, ALONE) as network:
+            camera = await network.client("police/camera")
+            answers = []
+            for each in plates(0, IN_FLIGHT_MAX):
+                answers.append(asyncio.ensure_future(camera.publish("Numberplate", each)))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            answers += [asyncio.ensure_future(camera.publish("Numberplate", each)) for each in wrong]
+            async with asyncio.timeout(ARRIVE_S_MAX):
+                found = await asyncio.gather(*answers, return_exceptions=True)
+                assert await camera.publish("Numberplate", {"plate": "AB1"})
+            assert [each.__class__ for each in found if not isinstance(each, str)] == [InputError] * refused
+
+    asyncio.run(scenario())
+
+
 def test_one_wrong_event_refuses_the_batch_as_it_would_refuse_the_events(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Together(tmp_path, ALONE) as network:

@@ -531,7 +531,7 @@ class Client:
         self._in_flight += weight > 0
         if self._unpublished >= UNPUBLISHED_MAX:
             self._room.clear()
-        self._send(asked.frame)
+        self._send_asked(ticket, asked.frame)
         return asked.answer
 
     @property
@@ -542,6 +542,13 @@ class Client:
     def _send(self, frame: AnyFrame) -> None:
         if self._link is not None and self._link.is_open:
             self._link.send(frame)
+
+    def _send_asked(self, ticket: int, frame: AnyFrame) -> None:
+        """Sends a request. One that has no bytes, or more than fit into a frame, fails, and nothing else with it."""
+        try:
+            self._send(frame)
+        except (AssertionError, OverflowError, RecursionError, TypeError, ValueError) as wrong:
+            self._answered(ticket, None, InputError(f"this cannot be sent: {str(wrong)[:200]}"))
 
     # ── The connection ──
 
@@ -612,11 +619,11 @@ class Client:
         self._link = link
         self._streams.clear()
         placed, self._subscriptions = list(self._subscriptions.values()), {}
-        for asked in self._asked.values():
+        for ticket, asked in list(self._asked.items()):
             frame = asked.frame
             if isinstance(frame, PublishBatch) and link.proven.version < IN_COLUMNS:
                 frame = _one_by_one(frame)
-            link.send(frame)
+            self._send_asked(ticket, frame)
         for subscription in placed:
             subscription._stream = 0
             self._place(subscription)
@@ -665,12 +672,12 @@ class Client:
             return
         self._unpublished -= asked.weight
         self._in_flight -= asked.weight > 0
-        if self._lingering is not None and self._in_flight < IN_FLIGHT_MAX:
-            self._send_gathered()
         if self._unpublished < UNPUBLISHED_MAX:
             self._room.set()
         if not asked.answer.done():
             asked.answer.set_exception(error) if error is not None else asked.answer.set_result(frame)
+        if self._lingering is not None and self._in_flight < IN_FLIGHT_MAX:
+            self._send_gathered()
 
     def _refused(self, ticket: int, error: TidingsError) -> None:
         if ticket in self._asked:
