@@ -59,8 +59,9 @@ class AntiEntropy:
             return []
         known = [entry for entry in known if query.after is None or entry.id > query.after]
         notices = tuple(self._table.notices()) if query.after is None else ()
-        first, *rest = in_messages(known, ENTRIES_AT_ONCE) or [()]
-        return [Send(sender, TableReply(query.prefix, first, notices[:ENTRIES_AT_ONCE], bool(rest), is_ready))]
+        first = (in_messages(known[:ENTRIES_AT_ONCE], ENTRIES_AT_ONCE) or [()])[0]  # Only these need to be measured.
+        more = len(first) < len(known)
+        return [Send(sender, TableReply(query.prefix, first, notices[:ENTRIES_AT_ONCE], more, is_ready))]
 
     def query_rest(self, sender: NodeId, reply: TableReply) -> list[Effect]:
         """Ask for what a reply to a routine query had to leave out."""

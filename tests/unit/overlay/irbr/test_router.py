@@ -47,6 +47,7 @@ from tidings.overlay.irbr.messages import (
     content_mark,
 )
 from tidings.overlay.irbr.router import PROTOCOL, Irbr, IrbrOptions
+from tidings.overlay.messages import in_messages
 from tidings.overlay.prefix.search import SearchResult
 
 WIDE, NARROW = Ranges.of(x=(0, 100)), Ranges.of(x=(10, 20))
@@ -521,3 +522,26 @@ def test_two_networks_that_began_apart_become_one_when_a_link_joins_them() -> No
     events = [bench.publish(id, x=15) for id in ("213", "120")]
     bench.run(until=100.0)
     assert sorted(bench.delivered) == sorted((id, event) for event in events for id in ("031", "302"))
+
+
+def test_a_page_of_a_large_table_costs_no_more_than_its_own_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def counted(records: Any, at_most: int) -> Any:
+        measured.append(len(records))
+        return in_messages(records, at_most)
+
+    monkeypatch.setattr("tidings.overlay.irbr.anti_entropy.in_messages", counted)
+    router, ids = a_bench(["000", "001", "333"]).routers["000"], [SubscriptionId("333", 1, n) for n in range(1, 1001)]
+    for id in ids:
+        interest = Interest(id, TYPE, Ranges.of(x=(0, 1)))
+        router.table.merge(FilterEntry(id, Peer("333"), id.seq, 0, EntryState.LIVE, interest), 0.0)
+    told: list[SubscriptionId] = []
+    more = True
+    while more:
+        query = RoutineQuery(Peer("001"), "", 0, told[-1] if told else None)
+        (reply,) = router.anti_entropy.answer("001", query, is_ready=True)
+        told += [each.id for each in reply.message.entries]
+        more = reply.message.more
+    assert told == ids
+    assert sum(measured) == len(ids)
