@@ -129,13 +129,15 @@ class Maintenance:
             await asyncio.sleep(CHECK_EVERY_S)
 
     async def _check(self) -> None:
-        self._check_clock()
-        for each in self._also:
-            each()
-        self.revoke(await asyncio.to_thread(self._managers.revocations))
-        types = await asyncio.to_thread(self._managers.new_types)
-        if types:
-            self._declare(types)
+        try:
+            self._check_clock()
+            for each in self._also:
+                each()
+        finally:  # An unreadable file of tokens, say, must not keep a revocation from counting.
+            self.revoke(await asyncio.to_thread(self._managers.revocations))
+            types = await asyncio.to_thread(self._managers.new_types)
+            if types:
+                self._declare(types)
 
     def revoke(self, found: Sequence[Revocation]) -> None:
         """Puts revocations of the registry in force, and has them told to other brokers."""

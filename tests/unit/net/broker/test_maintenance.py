@@ -74,3 +74,31 @@ def test_a_check_that_fails_is_repeated_and_a_revocation_counts_before_it(
     assert log == ["revoked", "revoked", "no manager.pem", "revoked", "no manager.pem", "revoked", "declared"]
     assert [record.why for record in caplog.records] == ["the registry is busy", "manager.pem"]  # type: ignore[attr-defined]
     assert [record.exc_info for record in caplog.records] == [None, None]
+
+
+def test_a_revocation_counts_while_other_steps_of_the_check_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic, "CHECK_EVERY_S", 0.0)
+    registry = Registry()
+    registry.failures.clear()
+
+    def reload() -> None:
+        raise PermissionError("tokens")
+
+    async def scenario() -> None:
+        revoked = asyncio.Event()
+
+        def revoke(ids: list[bytes], now: float) -> list[Any]:
+            revoked.set()
+            return []
+
+        node = SimpleNamespace(now_ms=lambda now: 0, clock_is=lambda *_: None, revoke=revoke)
+        work = Maintenance(
+            cast("Any", node), lambda _: None, cast("Any", registry), (), lambda _: None, (reload,), lambda _: None
+        ).run()
+        tasks = BackgroundTasks()
+        tasks.start(work)
+        async with asyncio.timeout(60):
+            await revoked.wait()
+        await tasks.cancel()
+
+    asyncio.run(scenario())
