@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -13,8 +14,18 @@ import pytest
 from tests.live.processes import BrokerProcess, LiveNetwork
 from tests.live.test_crashes import ARRIVE_S_MAX, plates, take
 from tidings.errors import InputError
-from tidings.net import Client, DevNetwork, Subscription, read_broker, restore_backup, write_backup
-from tidings.security import Mode
+from tidings.net import (
+    Client,
+    DevNetwork,
+    Organisation,
+    OrganisationSettings,
+    Subscription,
+    read_broker,
+    restore_backup,
+    write_backup,
+)
+from tidings.net.enrolment.participant import prepare
+from tidings.security import Identity, Mode
 
 pytestmark = pytest.mark.live
 
@@ -107,6 +118,20 @@ def test_a_broker_restored_from_a_backup_under_load_loses_nothing_and_repeats_no
                 assert "was restored from a backup" in late.tail()
 
     asyncio.run(scenario())
+
+
+def test_a_backup_has_the_key_of_a_key_manager_that_moved_here(tmp_path: Path) -> None:
+    org, _ = Organisation.create(tmp_path / "police", OrganisationSettings("police"))
+    broker = org.folder / "police-1"
+    org.install_here(org.approve(prepare(broker, "police", "police-1", "broker", "127.0.0.1:7401")))
+    moved = broker / "managers" / "moved.pem"
+    moved.parent.mkdir(exist_ok=True)
+    moved.write_bytes(Identity.make(secrets.token_bytes).to_pem())
+    (broker / "data").mkdir(exist_ok=True)
+    with contextlib.closing(sqlite3.connect(broker / "data" / "journal.db")) as journal:
+        journal.execute("CREATE TABLE meta (name, value)")
+    written = write_backup(broker / "broker.toml", tmp_path / "backup")
+    assert {"managers/moved.pem", "manager.pem"} <= written.manifest.files.keys()
 
 
 def test_a_backup_that_is_damaged_or_none_is_refused(tmp_path: Path) -> None:

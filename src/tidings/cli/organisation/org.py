@@ -234,12 +234,15 @@ def trust(
       tidings org trust harbour.org --org police --fingerprint ed25519:9f2c…
     """
     found = organisation(org)
+    before = found.cards()
     card, key, changed = found.trust(file, expected, only_rights=only_rights)
     report(found.refresh())
     brokers = ", ".join(broker.address for broker in card.brokers)
     show([{"trusted": card.name, "fingerprint": fingerprint(key), "brokers": brokers}], output)
     if not changed:
         tell(f"note: {card.name} was trusted already")
+    elif card.name in before:  # Only the key that was compared then, or one that it has signed, gets this far.
+        tell(f"note: {card.name} was trusted already; this newer file replaces the older one")
     elif expected is None:
         undo = f"tidings org distrust {quote(card.name)}"
         tell(f"compare this fingerprint with {card.name} by telephone; if it differs: {undo}")
@@ -379,7 +382,7 @@ def serve(
     """
     import asyncio
 
-    from tidings.net import serve_enrolment
+    from tidings.net import log_to_stderr, serve_enrolment
 
     found = organisation(org)
     address = listen or found.settings.enrolment
@@ -387,6 +390,7 @@ def serve(
         raise InputError("expected --listen HOST:PORT, or enrolment in org.toml: tidings org create --enrolment")
 
     def listening(at: str) -> None:
+        log_to_stderr()
         if output is Output.JSON:
             show([{"organisation": found.name, "state": "enrolling", "address": at}], output)
         else:

@@ -33,7 +33,7 @@ FORMAT = 1
 MANIFEST, CONFIG = "manifest.json", "broker.toml"
 JOURNAL, REGISTRY, MANAGERS = "data/journal.db", "data/registry.db", "data/managers"
 COPY_BYTES = 1 << 20
-_SUFFIX = {"tokens": ".token", "types": ".type"}
+_SUFFIX = {"tokens": ".token", "types": ".type", "manages": ".pem"}
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -224,6 +227,19 @@ def test_rights_between_organisations_are_renewed_by_the_one_that_granted_them(t
         assert len(maintained()) == 2
 
     while_serving(police, harbour, do=renewed)
+
+
+def test_org_serve_says_whose_rights_it_could_not_renew_and_why(tmp_path: Path) -> None:
+    police, harbour = an_organisation(tmp_path, "police"), an_organisation(tmp_path, "harbour")
+    (tmp_path / "police.org").write_bytes(police.sign(police.card()))
+    harbour.trust(tmp_path / "police.org")
+    command = [sys.executable, "-m", "tidings", "org", "serve", "--org", str(harbour.folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = json.loads(process.stderr.readline())
+        process.terminate()
+    assert (said["what"], said["organisation"]) == ("rights were not renewed", "police")
+    assert "cannot reach" in said["why"]
 
 
 def test_who_was_off_until_its_certificate_had_ended_renews_when_it_comes_back(tmp_path: Path) -> None:
