@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +30,16 @@ from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings
 from tidings.cli.run import tell_of, tell_of_rejects
 from tidings.errors import InputError, SetupError
 from tidings.events import write_file
-from tidings.pipeline import BatchDone, Counts, Pipeline, delivery_id, read_deliveries, read_pipeline, run
+from tidings.pipeline import (
+    BatchDone,
+    Counts,
+    Matching,
+    Pipeline,
+    delivery_id,
+    read_deliveries,
+    read_pipeline,
+    run,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,6 +179,30 @@ def test_parquet_in_and_json_lines_out(spark: SparkSession, tmp_path: Path) -> N
     expected = expected_pairs(EVENTS[:300], WANTED)
     assert sorted((row.event_id, row.subscription_id, row.subscriber) for row in rows) == expected
     assert {row.event for row in rows} <= {row.event for row in rows if '"event_id":"e' in row.event}
+
+
+def test_times_keep_their_microseconds_and_their_zone(spark: SparkSession, tmp_path: Path) -> None:
+    file = lay_out(tmp_path, "parquet", "json")
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("type =")]
+    file.write_text("\n".join(lines).replace('"deliveries"\n', '"deliveries"\nkeep = "all"\n', 1) + "\n")
+    kinds = {"id": pa.string(), "speed": pa.float64(), "zoned": pa.timestamp("us", "UTC"), "naive": pa.timestamp("us")}
+    at = dt.datetime(2026, 1, 31, 12, 0, 0, 123456)  # noqa: DTZ001  One of the columns has no zone.
+    rows = [{"id": id, "speed": 1.0, "zoned": at.replace(tzinfo=dt.UTC), "naive": at} for id in ("e1", None)]
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(kinds.items()))), tmp_path / "events" / "1.parquet")
+    write_lines(tmp_path / "subscriptions" / "1.jsonl", [{"id": "s", "subscriber": "x", "filter": "speed = 1"}])
+    assert run(spark, read_pipeline(file)).deliveries == 1
+    [row] = [json.loads(line) for each in (tmp_path / "deliveries").glob("batch=*/*.json") for line in each.open()]
+    [broken] = read_deliveries(str(tmp_path / "quarantine" / "events")).to_table().to_pylist()
+    for record in (row, json.loads(row["event"]), json.loads(broken["original"])):
+        assert [record[name][11:26] for name in ("zoned", "naive")] == ["12:00:00.123456"] * 2, record
+    wanted = spark.read.json(str(tmp_path / "subscriptions"))
+    events = spark.read.parquet(str(tmp_path / "events"))
+    [unnamed] = Matching(events, wanted).unnamed.collect()
+    assert json.loads(unnamed.original)["naive"] == "2026-01-31T12:00:00.123456"
+    paths = (str(tmp_path / name) for name in ("events", "subscriptions"))
+    ended = tidings("match", *paths, "--out", str(tmp_path / "out"), "--plan", "zones", "--keep", "zoned", *SMALL)
+    assert ended.code == 1, ended.said  # One event has no id.
+    assert pq.read_table(tmp_path / "out").schema.field("zoned").type == kinds["zoned"]
 
 
 def test_a_column_of_parquet_that_spark_cannot_read_is_named_with_what_helps(

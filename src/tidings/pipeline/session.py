@@ -44,6 +44,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     # Zstandard, Spark's alternative, costs more time here than it saves space.
     "spark.sql.parquet.compression.codec": "snappy",
+    # Spark's INT96 has no zone and no statistics, and other readers take it for nanoseconds.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 _LOCAL_SETTINGS = {

@@ -30,6 +30,11 @@ DELIVERY_NAMES = ["delivery_id", *PAIR_NAMES, "subscriptions_version", "event"] 
 KEEP_ALL = "all"
 REJECTED_SCHEMA = "id string, subscriber string, filter string, error string"
 LISTED_MAX = 12  # Columns that an error lists.
+# How Spark writes times as JSON. Left alone, it cuts them off at the millisecond.
+JSON_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
 
 
 def id_column(events: DataFrame, wanted: str | None) -> str:

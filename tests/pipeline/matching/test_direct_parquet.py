@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 from tidings.errors import InputError, SetupError
 from tidings.pipeline import match_files
-from tidings.pipeline.matching.direct_parquet import FileSlice, move_all, share_out
+from tidings.pipeline.matching.direct_parquet import FileSlice, move_all, share_out, with_value
 from tidings.pipeline.storage import LocalStorage, Location
 
 if TYPE_CHECKING:
@@ -98,3 +98,18 @@ def test_a_store_that_refuses_one_file_has_none_of_the_result(tmp_path: Path) ->
     with pytest.raises(SetupError, match="cannot write"):
         move_all(storage, [(f"staged/{number}", f"part-{number}") for number in range(4)])
     assert [file.name for file in storage.list() if not file.name.startswith("staged/")] == []
+
+
+def test_rows_without_an_id_are_left_out_of_files_with_views() -> None:
+    """Which `deltalake` writes when rows are deleted."""
+    text = pa.string_view()
+    columns = {
+        "id": pa.array(["e0", None], text),
+        "raw": pa.array([b"a", b"b"], pa.binary_view()),
+        "tags": pa.array([["a"], ["b"]], pa.list_(text)),
+        "at": pa.array([{"x": "a"}, None], pa.struct([("x", text)])),
+        "by": pa.array([[("k", "v")], None], pa.map_(text, text)),
+        "speed": pa.array([1, 2]),
+    }
+    expected = {"id": "e0", "raw": b"a", "tags": ["a"], "at": {"x": "a"}, "by": [("k", "v")], "speed": 1}
+    assert with_value(pa.RecordBatch.from_pydict(columns), "id").to_pylist() == [expected]

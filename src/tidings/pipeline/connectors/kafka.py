@@ -30,6 +30,7 @@ from tidings.errors import InputError, SetupError
 from tidings.pipeline.config import PLACES
 from tidings.pipeline.state.epoch import Epoch, StaleRun
 from tidings.pipeline.storage import decoded
+from tidings.pipeline.tables import JSON_TIMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,7 +171,9 @@ class KafkaSink:
             if not self.epoch.storage.put_if_absent(_mark(batch), json.dumps(ends).encode()):
                 raise StaleRun(f"another run is sending batch {batch}; this one stops")
             self._delete_old_marks()
-        messages = deliveries.select(f.col("delivery_id").alias("key"), f.to_json(f.struct("*")).alias("value"))
+        messages = deliveries.select(
+            f.col("delivery_id").alias("key"), f.to_json(f.struct("*"), JSON_TIMES).alias("value")
+        )
         writer = messages.write.format("kafka").options(**_for_connector(self.options))
         writer = writer.option("kafka.bootstrap.servers", self.servers)
         writer.option("topic", self.topic).option("kafka.acks", "all").save()

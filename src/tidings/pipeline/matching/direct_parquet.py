@@ -167,7 +167,7 @@ class MatchFiles:
         with RowGroups(target, replica, self.carried, compact=self.compact) as out:
             for batch in read_slices(slices, self._columns(), self.files):
                 if batch.column(self.id).null_count:  # `Matching.unnamed` has these.
-                    batch = batch.filter(batch.column(self.id).is_valid())
+                    batch = with_value(batch, self.id)
                 carried = self._carried(batch)
                 for start, found in replica.match_in_rounds(_flat(batch, self.projected_type)):
                     out.add(carried.slice(start), found)
@@ -187,6 +187,26 @@ class MatchFiles:
     def _columns(self) -> list[str]:
         names = [self.id, *(a.name for a in self.projected_type), *self.carried.names[1:]]
         return list(dict.fromkeys(names))
+
+
+def with_value(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """The rows where this column is not null. Arrow cannot select rows of views, so these become plain texts."""
+    plain = pa.schema([field.with_type(_without_views(field.type)) for field in batch.schema])
+    return batch.cast(plain).filter(batch.column(name).is_valid())
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    return kind
 
 
 def read_slices(slices: list[FileSlice], columns: list[str], files: WorkerFiles) -> Iterator[pa.RecordBatch]:

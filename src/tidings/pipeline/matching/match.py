@@ -30,7 +30,15 @@ from tidings.pipeline.matching.parse_subscriptions import ParsedSubscriptions, S
 from tidings.pipeline.matching.sizing import IndexLimit, index_limit
 from tidings.pipeline.session import is_connect, send_package
 from tidings.pipeline.sources.files import check_fits, type_of_table
-from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES, attribute_column, id_column, kept_columns, quoted
+from tidings.pipeline.tables import (
+    COMPACT_NAMES,
+    JSON_TIMES,
+    PAIR_NAMES,
+    attribute_column,
+    id_column,
+    kept_columns,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +128,7 @@ class Matching:
     def unnamed(self) -> DataFrame:
         """The events without an id, which cannot be delivered: reason, and the event as JSON in `original`."""
         reason = f.lit(f"has no id: {self.id} is NULL").alias("reason")
-        original = f.to_json(f.struct("*")).cast("binary").alias("original")
+        original = f.to_json(f.struct("*"), JSON_TIMES).cast("binary").alias("original")
         return self.events.where(f.col(quoted(self.id)).isNull()).select(reason, original)
 
     def kept(self, keep: str | Sequence[str], *, compact: bool = False) -> list[str]:

@@ -21,6 +21,7 @@ from tidings.errors import InputError
 from tidings.pipeline.sinks.committed_folder import CommitLog, CommittedFolder
 from tidings.pipeline.state.epoch import Epoch
 from tidings.pipeline.storage import Location, storage_at
+from tidings.pipeline.tables import JSON_TIMES
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -70,7 +71,7 @@ class FileSink:
         arranged = spread.sortWithinPartitions("subscriber")
         if self.by_subscriber:  # The column itself stays in the files.
             arranged = arranged.withColumn("to", folder_of(f.col("subscriber")))
-        writer = arranged.write.format(self.format).options(**_WRITE_OPTIONS)
+        writer = arranged.write.format(self.format).options(**_WRITE_OPTIONS, **JSON_TIMES)
         (writer.partitionBy("to") if self.by_subscriber else writer).save(folder)
 
 

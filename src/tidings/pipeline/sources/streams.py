@@ -30,7 +30,7 @@ from tidings.pipeline.sources.files import (
     with_id,
 )
 from tidings.pipeline.storage import Location
-from tidings.pipeline.tables import attribute_column_or_null, quoted
+from tidings.pipeline.tables import JSON_TIMES, attribute_column_or_null, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,7 +190,8 @@ def _by_position(stream: DataFrame, whole: EventType) -> DataFrame:
     columns = [attribute_column_or_null(stream, attribute.name).alias(f"_{at}") for at, attribute in enumerate(whole)]
     kept = [quoted(name) for name in stream.columns if name != CORRUPT]
     corrupt = f.col(CORRUPT) if CORRUPT in stream.columns else f.lit(None).cast("string")
-    return stream.select(*columns, corrupt.alias("_corrupt"), f.to_json(f.struct(*kept)).alias("_record"))
+    record = f.to_json(f.struct(*kept), JSON_TIMES).alias("_record")
+    return stream.select(*columns, corrupt.alias("_corrupt"), record)
 
 
 def check_folder(path: str) -> None:
