@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ LOCAL = "local[2]"
 TWO_CORES = (LOCAL, "local-cluster[2,1,")  # Beginnings of masters: what a run costs is about the same on both.
 DAY_S = 86_400
 EVENTS_A_DAY, CONDITIONS, MATCHES = 1e9, 1e8, 10
+WIDTH = 118  # Of a line of text.
 CORES_BUSY = 0.7  # Share of a core's time that a plan counts on.
 TOO_FEW = "Not computed yet: it takes runs of several sizes (`--save`), on a machine with free cores."
 BUILD_S_MAX, FIRST_S_MAX = 25.0, 15.0
@@ -157,7 +159,11 @@ def _cluster(prices: Prices) -> list[str]:
         body.append(
             (f"{runs}", f"{EVENTS_A_DAY / runs:,.0f}", f"{day / 3600:,.0f}", f"{day / DAY_S / CORES_BUSY:,.1f}")
         )
-    return [said, "", *markdown_table([("runs a day", "events each", "processor hours a day", "cores"), *body])]
+    return [
+        *textwrap.wrap(said, WIDTH),
+        "",
+        *markdown_table([("runs a day", "events each", "processor hours a day", "cores"), *body]),
+    ]
 
 
 def _draw(rows: list[Row]) -> None:
