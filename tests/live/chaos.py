@@ -172,6 +172,7 @@ class Chaos:
         self.faults = Faults(network, Random(plan.seed))
         self.published: dict[str, Said] = {}  # By event id.
         self.outcome = Outcome()
+        self._refused = asyncio.Event()
         self._begun = time.monotonic()
 
     async def run(self) -> None:
@@ -196,6 +197,8 @@ class Chaos:
             others.append(beside.create_task(self._intrude()))
             await self._publish_in_trouble()
             await self._come_to_rest()
+            # In a short run its broker may have been waiting for keys all the time, and says no only then.
+            await self._refused.wait()
             for task in others:
                 task.cancel()
 
@@ -287,6 +290,7 @@ class Chaos:
                     raise AssertionError("a client without a right was let in")
                 except Denied:
                     self.outcome.intrusions_refused += 1
+                    self._refused.set()
                 await asyncio.sleep(TRY_AGAIN_S)
 
     # ── Watching ──

@@ -26,7 +26,10 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 BROKERS = 5  # One more than the tables of ancestors begin with.
 FAR_S, NEAR_S = 0.06, 0.002  # One way, between and within the two sites. A busy machine adds some milliseconds.
-FOUND_S_MAX = 300.0  # Not a promise: how long a loaded machine may take before the test gives up.
+FOUND_S_MAX = 100.0  # Not a promise: how long a loaded machine may take before the test takes another network.
+# Brokers measure their neighbours only, and who these are depends on their keys. Two of a site that are no neighbours, with
+# the same distances to all others, may come to lie on either side of those, and stay there: distances fit all the same.
+NETWORKS_MAX = 4
 AXES = {"speed": [0.0, 100.0], "area": ["0", "z"]}
 
 
@@ -60,17 +63,22 @@ def test_brokers_of_a_site_find_each_other_near_by_network(method: str, tmp_path
     options = {"axes": AXES, "proximity": method}
     layout = DevNetwork(first_port=0, brokers={"police": BROKERS}, overlay="spanhop", overlay_options=options)
 
-    async def scenario() -> None:
-        async with TwoSites(tmp_path, layout) as network:
+    async def is_found(folder: Path) -> bool:
+        async with TwoSites(folder, layout) as network:
             clients = {name: await network.client("police/camera", name) for name in network.brokers}
-            async with asyncio.timeout(FOUND_S_MAX):
-                found = await statuses(clients)
-                while not is_right({name: proximity(status) for name, status in found.items()}):
-                    await asyncio.sleep(0.5)
-                    found = await statuses(clients)
+            found = await statuses(clients)
+            try:
+                async with asyncio.timeout(FOUND_S_MAX):
+                    while not is_right({name: proximity(status) for name, status in found.items()}):
+                        await asyncio.sleep(0.5)
+                        found = await statuses(clients)
+            except TimeoutError:
+                assert all(proximity(status)["coordinates_ms"] for status in found.values()), found
+                return False
             each_says_so_in_words(found)
+            return True
 
-    asyncio.run(scenario())
+    assert any(asyncio.run(is_found(tmp_path / str(number))) for number in range(NETWORKS_MAX))
 
 
 async def statuses(clients: dict[str, Client]) -> dict[str, Any]:
